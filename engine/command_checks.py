@@ -1,18 +1,32 @@
-"""The check at the door: a command becomes events, or an error says why not. Nothing is changed here."""
+"""The checks of commands. A command becomes events, or an error says why not.
+
+Nothing changes here: `engine.control` emits the events that a check returns. `engine.admission` holds the checks of
+submissions, definitions and changes to submitted work; the others are here.
+
+A pool that is resized on request orders missing nodes and gives back surplus ones. The size also becomes the pool's
+target from now on, so that the autoscaler does not undo it. The autoscaler keeps at least that many nodes, and gives
+back empty ones above it. It may still order for waiting work, for the pool's headroom, and for a forecast. Preemption
+on request follows the scheduler's own rules.
+"""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
+
+import numpy as np
 
 from engine.admission import definitions as sc
 from engine.admission.definitions import (
+    MAX_TARGETS,
     Checked,
     approve_spending,
     ids_of,
     listed,
     nodes_of,
+    pool_row,
     remove_budgets,
     rows_of,
     set_budgets,
@@ -21,16 +35,21 @@ from engine.admission.definitions import (
 from engine.admission.submissions import check_submission
 from engine.admission.workload_changes import move_to_queue, resize
 from engine.capacity.index import OPEN
-from engine.elasticity.pool_resizing import scale_pool
-from engine.elasticity.spot_interruptions import interrupt
+from engine.controllers import interrupt
+from engine.elasticity.order_limits import OrderLimits
+from engine.elasticity.scale_up import staying, zone_in_turn
 from engine.model import commands as cmd
 from engine.model import events as ev
+from engine.model.columns import view
 from engine.model.errors import RefusedError, SpecError
-from engine.model.specs import NodeState, WorkloadState, check_id
+from engine.model.spec_parts import MAX_POOL_NODES
+from engine.model.specs import NodeState, ScalingSpec, WorkloadState, check_id, check_quantity
 from engine.placement.gang_placement import after_loss
-from engine.scheduling.migration import migrate, preempt
-from engine.state.cell_state import State
-from engine.state.intents import answer, settle
+from engine.scheduling.migration import migrate
+from engine.state.cell_state import BOUND, State
+from engine.state.external_cell import answer, settle
+from engine.state.machines import OrderState
+from engine.state.workloads import NONE
 
 
 def check(state: State, command: cmd.AnyCommand, now_ms: int) -> Checked:
@@ -66,8 +85,8 @@ def _release(state: State, command: cmd.Release) -> Checked:
 
 def _requeue(state: State, command: cmd.Requeue) -> Checked:
     rows = _allow(state, command.ids, _ON_NODES, "requeue")
-    cause = ev.REQUEUE_CAUSES.index("asked")
-    return [ev.Requeued(row, cause, saved=state.workloads.saves_when_asked(row)) for row in rows], ids_of(state, rows)
+    cause = ev.EVICTION_CAUSES.index("asked")
+    return [ev.Evicted(row, cause, saved=state.workloads.saves_when_asked(row)) for row in rows], ids_of(state, rows)
 
 
 def _suspend(state: State, command: cmd.Suspend) -> Checked:
@@ -102,6 +121,46 @@ def _allow(state: State, ids: tuple[str, ...], allowed: tuple[WorkloadState, ...
             f"cannot {what}: {', '.join(wrong[:5])}{more}", f"Only {states} workloads can be; leave out the others"
         )
     return rows
+
+
+GAVE_WAY = ev.EVICTION_CAUSES.index("gave way")
+
+
+def _preempt(state: State, command: cmd.Preempt, now_ms: int) -> Checked:
+    """Preempt by the scheduler's own rules. Raises RefusedError naming the first that may not be, and why."""
+    rows = rows_of(state, command.ids)
+    w = state.workloads
+    for row in rows:
+        why = _not_preemptible(state, row, now_ms)
+        if why:
+            raise RefusedError(f"cannot preempt: '{w.ids[row]}' {why}", "Leave it out; requeue stops it all the same")
+    for queue, count in Counter(w.queue[row] for row in rows).items():
+        left = state.queues.disruptions_left(queue, now_ms)
+        if count > left:
+            raise RefusedError(
+                f"cannot preempt: queue '{state.queues.specs[queue].name}' may be disrupted {left} times more for now",
+                f"Preempt at most {left} of it, or requeue them all the same",
+            )
+    wake_at_ms = now_ms + cmd.YIELD_MS
+    return [ev.Evicted(row, GAVE_WAY, saved=w.saves_when_asked(row), wake_at_ms=wake_at_ms) for row in rows], ids_of(
+        state, rows
+    )
+
+
+def _not_preemptible(state: State, row: int, now_ms: int) -> str:
+    """The reason why the scheduler would never preempt it now; empty when it might."""
+    w = state.workloads
+    if w.state[row] not in BOUND:
+        return f"is {WorkloadState(w.state[row]).label}"
+    if w.preempting[row] != NONE:
+        return f"makes room for '{w.ids[w.preempting[row]]}' already"
+    if not w.priority_classes[w.priority[row]].preemptible:
+        return f"is of priority class '{w.priority_classes[w.priority[row]].name}', which is not preemptible"
+    least_ms = state.queues.specs[w.queue[row]].min_runtime_ms
+    ran_ms = now_ms - w.started[row]
+    if ran_ms < least_ms:
+        return f"has run for {ran_ms} of the {least_ms} ms for which its queue lets nobody preempt it"
+    return ""
 
 
 # -- actions on nodes -------------------------------------------------------------------------------------------------
@@ -194,14 +253,14 @@ def _unwatch_nodes(state: State, command: cmd.UnwatchNodes) -> Checked:
 
 
 def _stop_work_on(state: State, nodes: list[int], cause: str, *, saves: bool) -> list[ev.AnyEvent]:
-    """Requeue everything that has a task there. `saves`: there is time for a checkpoint where one can be written."""
+    """Evict all work with a task there. `saves`: there is time for a checkpoint where one can be written."""
     rows = sorted({state.allocations.workload[a] for node in nodes for a in state.allocations.on_node(node)})
-    w, code = state.workloads, ev.REQUEUE_CAUSES.index(cause)
-    return [ev.Requeued(row, code, saved=saves and w.saves_when_asked(row)) for row in rows]
+    w, code = state.workloads, ev.EVICTION_CAUSES.index(cause)
+    return [ev.Evicted(row, code, saved=saves and w.saves_when_asked(row)) for row in rows]
 
 
 def _stopped_ids(state: State, events: list[ev.AnyEvent]) -> tuple[str, ...]:
-    return ids_of(state, [event.row for event in events if isinstance(event, ev.Requeued)])
+    return ids_of(state, [event.row for event in events if isinstance(event, ev.Evicted)])
 
 
 def _turn(state: State, rows: list[int], to: NodeState, unless: tuple[NodeState, ...]) -> list[ev.AnyEvent]:
@@ -215,13 +274,13 @@ def _node_ids(state: State, rows: list[int]) -> tuple[str, ...]:
 
 
 def _power_up(state: State, command: cmd.PowerUp) -> Checked:
-    """In a model of a cell that Slurm powers: at once."""
+    """Power up at once, in a model of a cell that Slurm powers."""
     rows = nodes_of(state, command.ids)
     return _turn(state, rows, NodeState.READY, (NodeState.READY, NodeState.CORDONED)), _node_ids(state, rows)
 
 
 def _power_down(state: State, command: cmd.PowerDown) -> Checked:
-    """In a model of a cell that Slurm powers: at once, when nothing runs there any more."""
+    """Power down at once when nothing runs there any more, in a model of a cell that Slurm powers."""
     rows = nodes_of(state, command.ids)
     busy = [
         state.capacity.node_ids[row] for row in rows if next(iter(state.allocations.on_node(row)), None) is not None
@@ -238,8 +297,9 @@ def _set_job_priority(state: State, command: cmd.SetJobPriority) -> Checked:
 
 
 def _set_qos(state: State, command: cmd.SetQos) -> Checked:
-    """In a model of a cell that Slurm decides on a QOS is the first part of a priority class: the class of that QOS and
-    the same tier, where one is known."""
+    """Set the QOS. In a model of a cell that Slurm decides on, a QOS is the first part of a priority class: the class
+    of that QOS and the same tier, where one is known.
+    """
     rows = _allow(state, command.ids, _LIVE, "change the QOS")
     w = state.workloads
     events: list[ev.AnyEvent] = []
@@ -249,6 +309,108 @@ def _set_qos(state: State, command: cmd.SetQos) -> Checked:
         if to != w.priority[row]:
             events.append(ev.PrioritySet(row, to))
     return events, ids_of(state, rows)
+
+
+# -- sizes of pools ---------------------------------------------------------------------------------------------------
+
+IDLE = (NodeState.DRAINING, NodeState.CORDONED, NodeState.READY)
+"""States of empty nodes that may go, in the order in which they do."""
+
+
+def _scale_pool(state: State, command: cmd.ScalePool, now_ms: int) -> Checked:
+    """Raises NotFoundError for the pool; RefusedError for one that does not grow by itself, for a number beyond its
+    least and most, for nodes that cannot be ordered, and where fewer nodes are empty than would have to go."""
+    pool = pool_row(state, command.pool)
+    scaling = state.capacity.pools[pool].scaling
+    check_quantity(command.nodes, "nodes", most=MAX_POOL_NODES)
+    _check_bounds(command, scaling)
+    later = [entry for entry in state.sizing.targets.get(pool, ()) if entry[0] > now_ms]
+    if len(later) >= MAX_TARGETS:
+        raise RefusedError(f"pool '{command.pool}' has {len(later):,} targets set", "Take some out: set-targets")
+    events: list[ev.AnyEvent] = []
+    targets = ((now_ms, command.nodes), *later)
+    if list(targets) != state.sizing.targets.get(pool, []):
+        events.append(ev.TargetsSet(pool, targets))
+    have = staying(state, pool) + state.orders.due(pool)
+    if have > command.nodes:
+        events += _given_back(state, command, pool, have - command.nodes, now_ms)
+    elif have < command.nodes:
+        events += _ordered(state, command, pool, command.nodes - have, now_ms)
+    return events, (command.pool,)
+
+
+def _check_bounds(command: cmd.ScalePool, scaling: ScalingSpec | None) -> None:
+    if scaling is None:
+        raise RefusedError(
+            f"pool '{command.pool}' does not grow by itself", "Say how far it shall first: set-scaling --most"
+        )
+    if not scaling.least <= command.nodes <= scaling.most:
+        raise RefusedError(
+            f"{command.nodes:,} nodes are not between the least and the most of pool '{command.pool}', "
+            f"{scaling.least:,} and {scaling.most:,}",
+            "Give a number between them, or change them first: set-scaling",
+        )
+
+
+def _ordered(state: State, command: cmd.ScalePool, pool: int, lack: int, now_ms: int) -> Iterator[ev.AnyEvent]:
+    """Orders for as many nodes as may be requested now; the autoscaler requests the others as soon as it may."""
+    room = OrderLimits(state, now_ms).room(pool)
+    nodes = min(lack, room.in_batch)
+    settings = state.settings.autoscaling
+    if nodes < lack and not settings.enabled:
+        raise RefusedError(
+            f"of {lack:,} nodes that pool '{command.pool}' lacks {nodes:,} may be ordered now: it {room.why}",
+            "Ask for fewer, or let the autoscaler order the others: set-autoscaling --enabled true",
+        )
+    if nodes:
+        yield ev.Ordered(pool, zone_in_turn(state, pool), nodes, now_ms + settings.order_timeout_ms, NONE)
+
+
+def _given_back(state: State, command: cmd.ScalePool, pool: int, surplus: int, now_ms: int) -> list[ev.AnyEvent]:
+    """Ends of orders, newest first; then nodes that boot; then empty ones. An order that is too large is made anew with
+    what is still wanted of it. What is ordered or boots for a gang stays."""
+    events: list[ev.AnyEvent] = []
+    orders = state.orders
+    for order in reversed(orders.open):
+        due = orders.wanted[order] - orders.granted[order]
+        if not surplus or orders.pool[order] != pool or orders.workload[order] != NONE:
+            continue
+        events.append(ev.OrderEnded(order, OrderState.CANCELLED))
+        if due > surplus:
+            expires_ms = now_ms + state.settings.autoscaling.order_timeout_ms
+            events.append(ev.Ordered(pool, orders.zone[order], due - surplus, expires_ms, NONE))
+        surplus -= min(due, surplus)
+    leaving = _leaving(state, pool)[:surplus]
+    if len(leaving) < surplus:
+        raise RefusedError(
+            f"{surplus:,} nodes of pool '{command.pool}' would have to go, and {len(leaving):,} are empty and kept for "
+            f"nobody; {_in_the_way(state, pool)}",
+            f"Drain others first, or ask for {command.nodes + surplus - len(leaving):,}",
+        )
+    if leaving:
+        events.append(ev.NodesChanged(array("i", sorted(leaving)).tobytes(), NodeState.REMOVED))
+    return events
+
+
+def _leaving(state: State, pool: int) -> list[int]:
+    """Nodes that may go, in the order in which they do: those that boot for nobody in particular, then empty ones; of
+    these those out of use first, and the newest first."""
+    c = state.capacity
+    mine = (view(c.pool) == pool) & (view(c.doomed) < 0) & (view(c.booking) == OPEN)
+    booting = np.flatnonzero(mine & (view(c.state) == NodeState.BOOTING))[::-1].tolist()
+    found = [node for node in booting if c.order[node] == NONE or state.orders.workload[c.order[node]] == NONE]
+    for of in IDLE:
+        rows = np.flatnonzero(mine & (view(c.state) == of))[::-1].tolist()
+        found += [node for node in rows if not any(True for _ in state.allocations.on_node(node))]
+    return found
+
+
+def _in_the_way(state: State, pool: int) -> str:
+    """The obstacle in words: "'n1', 'n2' have work"."""
+    c = state.capacity
+    rows = np.flatnonzero((view(c.pool) == pool) & (view(c.state) != NodeState.REMOVED)).tolist()
+    busy = [c.node_ids[node] for node in rows if any(True for _ in state.allocations.on_node(node))]
+    return f"{listed(busy)} {'has' if len(busy) == 1 else 'have'} work" if busy else "the others are out of reach"
 
 
 # -- advance reservations ---------------------------------------------------------------------------------------------
@@ -332,7 +494,7 @@ _TIMED: dict[type[Any], Callable[[State, Any, int], Checked]] = {
     cmd.Submit: check_submission,
     cmd.Reserve: _reserve,
     cmd.Interrupt: interrupt,
-    cmd.Preempt: preempt,
-    cmd.ScalePool: scale_pool,
+    cmd.Preempt: _preempt,
+    cmd.ScalePool: _scale_pool,
 }
 """Those for which it matters what time it is."""

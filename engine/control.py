@@ -1,8 +1,8 @@
-"""The one door. `Engine.open`, then `command`, `advance`, `query`, `changes`.
+"""The engine's only entry point: `Engine.open`, then `command`, `advance`, `query` and `changes`.
 
-Synchronous and single-threaded: one turn takes commands or time, folds the events into the state, runs a scheduling
-cycle, and commits everything it did as one journal transaction before it answers. `engine.loop` drives an Engine in
-real time on a thread of its own.
+Synchronous and single-threaded. One turn takes commands or time, folds the events into the state, runs a scheduling
+cycle, and commits all of it as one journal transaction before it answers. `engine.loop` drives an engine in real time
+on a thread of its own.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ from engine.model.queries import (
 from engine.model.spec_parts import TIME_LIMIT
 from engine.model.specs import HOUR_MS, CellSpec, ReservationSpec, WorkloadState
 from engine.reads import answers as read
-from engine.reads import goodput
+from engine.reads import cost_reports
 from engine.reads.cost_reports import BudgetReport, GoodputReport, Showback, ShowbackRequest
 from engine.reads.id_search import find
 from engine.reads.recent_activity import Recent
 from engine.scheduling.cycle import Scheduler
-from engine.state import objectives
+from engine.state import pending_work
 from engine.state.cell_state import State
 from engine.state.demand import Forecaster
-from engine.state.pending_groups import Cause
+from engine.state.machines import UsageSample
+from engine.state.pending_work import Cause
 from engine.state.timers import MIN_DOWNTIME_MS, Entry, Timer
-from engine.state.usage import UsageSample
 from engine.state.workloads import NONE
 
 T = TypeVar("T")
@@ -98,35 +98,35 @@ class Engine:
     ) -> None:
         self.seed = seed
         self.processes = processes
-        """What runs tasks for real; None: nothing does."""
+        """The runner of real tasks; None: nothing runs."""
         self._model = model
         if model:
             state.outside.forget()
         self.acts = False
-        """In a cell that another scheduler decides on: whether it may be asked for anything."""
+        """True if a scheduler that decides the cell may be asked for anything."""
         self.lacks: Mapping[type[Command], str] = {}
-        """What it cannot be asked for, as it is reached from here -> why."""
+        """Requests that the outside scheduler cannot serve over this connection -> the reason."""
         self.ways: Mapping[type[Command], str] = {}
-        """How what it can be asked for is carried there, such as "scontrol"."""
+        """The way in which each request reaches the outside scheduler, such as "scontrol"."""
         self.far = ""
-        """Which it is, such as "Slurm 24.11.5 at https://head:6820"; empty until it has answered."""
+        """The outside scheduler, such as "Slurm 24.11.5 at https://head:6820"; empty until it has answered."""
         self.faults = faults
         self.provider_faults = provider_faults
         self.forecaster = forecaster
-        """What nodes are ordered ahead by; None: the built-in baseline."""
+        """Forecaster of the demand that nodes are ordered ahead for; None: the built-in baseline."""
         self.snapshot_every = snapshot_every
         self.agents = Agents(self)
         self.cycle_every_ms = 0
         """Cell milliseconds between scheduling cycles as time passes: 0 has one at every instant something ends."""
         self.journal_error = ""
-        """Why the last change could not be recorded; empty when all is well."""
+        """The reason why the last change could not be recorded; empty when all is well."""
         self.recommender: RequestRecommender | None = None
         """May change the requests of new work, where the settings let it."""
         self._journal = journal
         self._memory: Memory | None = None
-        """Where there is no journal: the rows beside the events, as soon as there are any."""
+        """Without a journal: the rows beside the events, as soon as there are any."""
         self._beside: Beside | None = None
-        """What is to be written with the present turn."""
+        """Rows to be written with the present turn."""
         self._estimates: list[Estimate] = []
         """Start estimates that were shown, where there is no journal to keep them."""
         self._stale = False
@@ -135,7 +135,7 @@ class Engine:
 
     @property
     def decides(self) -> bool:
-        """Whether it admits, places and ends work. Where another scheduler does, only a fork decides, as its model."""
+        """True if it admits, places and ends work. Where another scheduler does, only a fork decides, as its model."""
         return self._model or self.state.settings.decided_by == "muster"
 
     def _adopt(self, state: State) -> None:
@@ -170,7 +170,7 @@ class Engine:
 
     @property
     def rehearsed_faults(self) -> Faults | None:
-        """How its executor misbehaves, where that is simulated."""
+        """The faults of its simulated executor."""
         return self.executor.faults if isinstance(self.executor, SimulatedExecutor) else None
 
     def _new_controllers(self) -> list[Controller]:
@@ -289,7 +289,7 @@ class Engine:
         return self._receipts(accepted, left_out)
 
     def _events_of(self, command: AnyCommand) -> tuple[list[ev.AnyEvent], tuple[str, ...]]:
-        """What it changes; where another scheduler decides, what is wanted of that one."""
+        """The events of the command; where another scheduler decides, the intents."""
         if self.decides:
             return check(self.state, command, self._clock_ms)
         return intend(self.state, command, self._clock_ms, acts=self.acts, lacks=self.lacks)
@@ -314,7 +314,7 @@ class Engine:
         return tuple(observation.changed)
 
     def _resize(self, new: tuple[str, ...]) -> None:
-        """What the recommender makes of new workloads, where the cell lets it."""
+        """New workloads as the recommender changes them, where the cell allows it."""
         if self.recommender is not None and self.state.settings.rightsizing == "initial":
             for event in recommended(self.state, self.recommender, new):
                 self._emit(event)
@@ -364,7 +364,9 @@ class Engine:
         self.agents.reopen()
 
     def _let_end(self, to_ms: int) -> None:
-        """What ends by itself up to then, and nothing else. Where another scheduler decides, that one tells."""
+        """Let work end by itself up to then, and nothing else. Where another scheduler decides, that one reports the
+        ends.
+        """
         self._away = True
         try:
             while self.decides and (due := self._next_event_ms()) is not None and due <= to_ms:
@@ -384,7 +386,7 @@ class Engine:
             self._tick()
 
     def _until(self, due_ms: int, most_ms: int) -> int:
-        """How far time may pass before the next cycle. Where nothing waits or would grow, none is needed."""
+        """The latest time of the next cycle. None is needed where nothing waits or would grow."""
         if not self.state.pending.groups and not self.state.short:
             return most_ms
         return min(max(due_ms, self._cycled_ms + self.cycle_every_ms), most_ms)
@@ -402,7 +404,7 @@ class Engine:
         return min(report, timer)
 
     def _next_timer_ms(self) -> int | None:
-        """When something is due that no executor reports."""
+        """The next moment that no executor reports."""
         timer = self.state.timers.next_at(self.state, self._clock_ms)
         if self._is_quiet():
             return timer
@@ -418,13 +420,15 @@ class Engine:
         return timer
 
     def _is_quiet(self) -> bool:
-        """Whether no controller had anything to come, and nothing has happened since, or none is asked. Leases are
-        outside the state."""
+        """True if no controller had anything due and nothing has happened since, or no controller runs. Leases are
+        outside the state.
+        """
         return self._away or (self._quiet_at == self.state.version and not self.agents.leases.count)
 
     def _let_act(self, controller: Controller) -> None:
-        """It sees the present time, which is recorded only with what it does: of a look that leads to nothing nothing
-        is left."""
+        """Let the controllers act. They see the present time, which is recorded only with their events: a look without
+        events leaves no trace.
+        """
         before_ms = self.state.now_ms
         self._unrecorded = self._clock_ms > before_ms
         self.state.now_ms = self._clock_ms
@@ -434,7 +438,9 @@ class Engine:
             self._unrecorded = False
 
     def _pass_moment(self, at_ms: int) -> None:
-        """Everything that is reported or due by then. A look at what waits is asked for where time alone matters."""
+        """Handle everything that is reported or due by then. Where time alone matters, a look at waiting work is
+        requested.
+        """
         before = self._clock_ms
         self._clock_ms = max(before, at_ms)
         for report in self.executor.take_reports(at_ms):
@@ -505,7 +511,9 @@ class Engine:
         return ev.Failed(row, retry_at_ms=self._clock_ms + self._back_off(row, terms.backoff_ms << min(failures, 30)))
 
     def _back_off(self, row: int, pause_ms: int) -> int:
-        """Up to an hour, and up to a tenth more, so that what failed together does not come back together."""
+        """A pause of up to an hour, and up to a tenth more, so that work that failed together does not come back
+        together.
+        """
         w = self.state.workloads
         pause_ms = max(1, min(pause_ms, HOUR_MS))
         return pause_ms + random.Random(f"{self.seed}/{w.ids[row]}/{w.attempts[row]}/pause").randint(0, pause_ms // 10)
@@ -519,7 +527,7 @@ class Engine:
         w = self.state.workloads
         pause_ms = max(w.terms_at(row).backoff_ms, MIN_PAUSE_MS) << min(w.attempts[row] - 1, 20)
         wake_at_ms = self._clock_ms + self._back_off(row, pause_ms)
-        self._emit(ev.Requeued(row, ev.REQUEUE_CAUSES.index(cause), wake_at_ms=wake_at_ms))
+        self._emit(ev.Evicted(row, ev.EVICTION_CAUSES.index(cause), wake_at_ms=wake_at_ms))
 
     def _ring(self, entry: Entry) -> None:
         _, timer, subject = entry
@@ -558,8 +566,9 @@ class Engine:
 
     @contextlib.contextmanager
     def _turn(self, *, undone_without_journal: bool = False) -> Iterator[None]:
-        """What is done inside is journalled as one, or none of it stays: a fault half-way is forgotten like a refusal
-        of the journal, by reading the journal again. Where there is none, a copy is kept on demand."""
+        """Journal everything inside as one, or keep none of it. After a fault half-way, as after a refusal of the
+        journal, the journal is read again. Without a journal, a copy is kept on demand.
+        """
         self._refresh()
         kept = self.state.copy() if undone_without_journal and self._journal is None else None
         try:
@@ -629,7 +638,7 @@ class Engine:
             self._start_many(rows)
             return
         ready: list[int] = []
-        """Those that start together: nobody waits for one of them."""
+        """Workloads that start together: none waits for another."""
         for row in rows:
             if not self.executor.try_start(row):
                 self.state.timers.watch(self.state, row)
@@ -642,7 +651,7 @@ class Engine:
         self._start_many(ready)
 
     def _all_at_once(self, rows: list[int]) -> bool:
-        """Whether they are all of one task, nobody waits for one of them, and the executor has them ready."""
+        """True if they are all of one task, no work waits for one of them, and the executor has them ready."""
         w = self.state.workloads
         return (
             self.executor.prompt
@@ -672,7 +681,7 @@ class Engine:
 
     def _emit(self, event: ev.AnyEvent) -> None:
         self._tick()
-        if isinstance(event, ev.Cancelled | ev.Requeued | ev.Suspended | ev.Failed) and self.state.is_bound(event.row):
+        if isinstance(event, ev.Cancelled | ev.Evicted | ev.Suspended | ev.Failed) and self.state.is_bound(event.row):
             attempt = self.state.workloads.attempts[event.row]
             self._confirmations.forget(event.row)
             self.state.apply(event)
@@ -706,7 +715,7 @@ class Engine:
         """Make the turn durable. On failure the whole turn is undone, by reading the journal again."""
         self.recent.sample(self._clock_ms)
         # Here, so that those who read a copy of the state find it done.
-        objectives.begin(self.state, self._clock_ms)
+        pending_work.begin(self.state, self._clock_ms)
         if self._journal is None or not self._batch:
             self._write_beside()
             return
@@ -824,12 +833,12 @@ class Engine:
 
     @property
     def place(self) -> Place | None:
-        """Where its journal is; None where it is kept in memory."""
+        """The location of its journal; None where it is kept in memory."""
         return None if self._journal is None else self._journal.place
 
     @property
     def lease(self) -> Lease | None:
-        """By what it may write a journal on a server; None elsewhere."""
+        """The lease by which it may write a journal on a server; None elsewhere."""
         return None if self._journal is None else self._journal.lease
 
     def query(self, query: Query) -> Page:
@@ -841,7 +850,7 @@ class Engine:
         return self.reader.overview(self.recent, self._clock_ms, brief=brief)
 
     def find(self, name: str, kinds: tuple[str, ...] = (), limit: int = 24) -> tuple[Named, ...]:
-        """What is called so, and what begins so."""
+        """Find the objects of that name, then those whose names begin with it."""
         return find(self.state, name, kinds, limit)
 
     def workload(self, workload_id: str) -> WorkloadDetail:
@@ -866,10 +875,10 @@ class Engine:
         return self.reader.budgets(self._clock_ms)
 
     def goodput(self) -> GoodputReport:
-        return goodput.report(self.state, self._clock_ms)
+        return cost_reports.report(self.state, self._clock_ms)
 
     def scaling(self) -> ScalingReport:
-        """What the autoscaler goes by, and how large pools are and should be."""
+        """The autoscaler's inputs, and the present and wanted sizes of pools."""
         return scaling_report.scaling(self.state, self._clock_ms, self.forecaster)
 
     def topology(self, request: HeatRequest) -> HeatMap:
@@ -877,14 +886,14 @@ class Engine:
         return self.reader.heat(request, self._clock_ms)
 
     def intents(self, limit: int = 200) -> IntentsReport:
-        """What is under way to the scheduler that decides, and what came of it."""
+        """The intents under way to the scheduler that decides, and their outcomes."""
         return self.state.intents.report(self._clock_ms, limit)
 
     def fragmentation(self) -> FragmentationReport:
         return self.reader.fragmentation(self._clock_ms)
 
     def changes(self, after: int, limit: int = 500) -> Changes:
-        """What happened after version `after`, as far as it is remembered."""
+        """The changes after version `after`, as far as they are remembered."""
         return self.recent.changes(after, limit, self._clock_ms)
 
 

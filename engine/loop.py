@@ -1,5 +1,5 @@
-"""Drives an Engine in real time on a thread of its own, so that the engine stays single-threaded and nobody waits for
-a lock: callers hand in functions, and the thread runs them between turns.
+"""A thread that drives an engine in real time. Callers hand in functions, and the thread runs them between turns, so
+the engine stays single-threaded and no caller waits for a lock.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ AWAY_S = 2.0
 """Wall seconds without a turn after which we count as having been away: nobody was heard meanwhile."""
 TIDY_S = 0.002
 """Wall seconds, of each turn, in which memory is made ready for quick forks."""
+TIDY_EVERY_S = 5.0
+"""Wall seconds until the next look at the memory, once all of it is ready."""
 KEEP_TIME_S = 60.0
 """Wall seconds after which the time is recorded although nothing happened."""
 RETRY_S = 1.0
@@ -47,7 +49,7 @@ BELOW = 5
 
 
 def _stand_back() -> None:
-    """On Linux a thread has a priority of its own."""
+    """Lower the thread's priority. On Linux a thread has one of its own."""
     if sys.platform == "linux":
         os.nice(BELOW)
 
@@ -69,9 +71,9 @@ class EngineLoop:
         self.feed_error = ""
         """The last thing that was wrong with the feed; empty while all of it is taken."""
         self.fault = ""
-        """Why the thread ended when nobody asked it to; empty while all is well."""
+        """The reason why the thread ended unasked; empty while all is well."""
         self.twins = Twins(engine)
-        """What-ifs and start estimates. `start` is for the engine's thread; the rest may be called from any."""
+        """What-ifs and start estimates. `start` is for the engine's thread; call the rest from any."""
         self.copies = Copies(engine)
         self._pages = Pages()
         self._feed = feed
@@ -128,8 +130,9 @@ class EngineLoop:
             ) from None
 
     def read(self, what: str, *arguments: object, least_version: int = 0) -> Any:
-        """What the engine's method of that name answers, of that version or a later one; raises what it does. Of a
-        large cell it is told as of a moment ago, beside the engine; of a small one by the engine, between turns."""
+        """The answer of the engine's method of that name, of that version or a later one; raises what it raises. A copy
+        of a large cell answers, as of a moment ago; the engine of a small one answers between turns.
+        """
         found = self.copies.ask(what, arguments, least_version)
         if found is None and self.copies.beside:
             # The first look after a while, or somebody's own write is to be seen.
@@ -166,15 +169,16 @@ class EngineLoop:
         self._refuse_rest()
 
     def _turns(self) -> None:
-        last = tidied = kept = awake_or_asleep_s()
-        retry_at = 0.0
+        last = kept = awake_or_asleep_s()
+        retry_at = tidy_at = 0.0
         while not self._stopping:
             self._take_calls()
-            self.twins.poll()
+            if self.twins.children:
+                self.twins.poll()
             now = awake_or_asleep_s()
-            if now - tidied >= TURN_S and not self.twins.busy:
-                self._pages.tidy(TIDY_S)
-                tidied = now
+            if now >= tidy_at and not self.twins.children:
+                ready = self._pages.tidy(TIDY_S)
+                tidy_at = now + (TIDY_EVERY_S if ready else TURN_S)
             passed_ms = (now - last) * 1000 * self.speed
             if self.paused or passed_ms < 1:
                 last = now if self.paused else last
@@ -217,7 +221,7 @@ class EngineLoop:
             future.set_exception(error)
 
     def _let_pass(self, away_s: float, passed_ms: int) -> None:
-        """What has passed since the turn before."""
+        """Let the time since the turn before pass."""
         if away_s * 1000 >= MIN_DOWNTIME_MS:
             # This process was stopped, or the machine slept.
             if self.real_time:
@@ -228,8 +232,9 @@ class EngineLoop:
         self._pass_time(passed_ms)
 
     def _pass_time(self, passed_ms: int) -> None:
-        """What a turn does not get to is left for the next. Where a feed comes faster than it can be decided on, less
-        time passes than should."""
+        """Advance the cell's time. The rest of a full turn is left for the next. Where a feed comes faster than it can
+        be decided on, less time passes than should.
+        """
         until = self.engine.now_ms + passed_ms + self._behind_ms
         give_up_s = time.monotonic() + MAX_TURN_S
 

@@ -1,12 +1,11 @@
-"""Reads of a large cell, answered beside its engine: a child process has a copy of it as it was a moment ago, by copy
-on write, and answers from that. So nobody waits for a turn of the engine, and no turn waits for a reader.
+"""Reads of a large cell, answered by a child process that holds a copy of the engine, made by copy on write. No reader
+waits for a turn of the engine, and no turn waits for a reader.
 
-While somebody looks, a fresh copy takes the place of the last one every few tenths of a second; each answer says its
-version, and versions never go back. The copy is made between two turns, by the engine's thread, which is held up for
-the fork alone. Before it is shown it makes ready what the last one was asked for, and that one answers meanwhile: what
-costs tens of milliseconds once keeps nobody who asks again. Who wrote does not wait for that. What a screen waits for
-never waits for a report, nor a report for a search (`Urgency`). Cells so small that a turn is over before it is noticed
-need none of this: their engine answers itself.
+While anybody reads, a fresh copy replaces the last one every few tenths of a second. Each answer carries its version,
+and versions never go back. The engine's thread makes the copy between two turns, and is held up for the fork alone. A
+new copy first works out the answers that the last one was asked for, while that one goes on answering, so repeated
+questions are always answered from memory. Screens, reports and searches do not wait for each other (`Urgency`). A small
+cell has no copy: its engine answers within a turn.
 """
 
 from __future__ import annotations
@@ -67,18 +66,18 @@ AHEAD_S = 1.0
 """All of them within that, or it is shown without the rest. What took longer by itself is not made ready."""
 AGAIN_S = 3.0
 INDEX_S = 0.01
-"""Of each turn, at most about that long, until all texts are indexed."""
+"""Part of each turn for indexing, at most about that long, until all texts are indexed."""
 PATIENCE_S = 10.0
 """Wall seconds until a copy that does not answer counts as lost."""
 SLOW_PATIENCE_S = 600.0
-"""For what nobody expects at once."""
+"""Time limit of slow answers."""
 END_S = 2.0
 """Wall seconds that a copy has to end by itself once nobody can ask it any more."""
 MAX_LIGHT_ROWS = 1_000
 """Windows of more rows are answered beside those of a screen."""
 _LIFE_S = 3600.0
 HEADER = struct.Struct("<I")
-"""Of a frame either way: how long it is."""
+"""The length of a frame, in either direction."""
 _ANSWERS: dict[str, Any] = {
     "query": Page,
     "overview": Overview,
@@ -97,7 +96,7 @@ _ANSWERS: dict[str, Any] = {
     "unblocking": Unblocking,
     "consolidation": Consolidation,
 }
-"""What can be asked of a copy, and what comes back."""
+"""The questions that a copy answers, with their answer types."""
 _ASKED_WITH: dict[str, Any] = {
     "query": tuple[Query],
     "workload": tuple[str],
@@ -146,15 +145,15 @@ class CopyGone(Exception):
 
 
 class CopyLost(CopyGone):
-    """It was asked, and ended or hung over it."""
+    """The copy ended or hung on this question."""
 
 
 class CopyFailed(Exception):
-    """It met a defect of ours."""
+    """The copy met a defect of ours."""
 
 
 class CopyChannel:
-    """One question at a time, over a socket."""
+    """A socket to the copy, for one question at a time."""
 
     def __init__(self, patience_s: float) -> None:
         self.ours, self.theirs = socket.socketpair()
@@ -178,7 +177,7 @@ class CopyChannel:
         return answer
 
     def close(self) -> bool:
-        """Whether it is closed: not while somebody waits for an answer."""
+        """Close it and return True, but not while a caller waits for an answer."""
         if not self.lock.acquire(blocking=False):
             return False
         self.ours.close()
@@ -233,11 +232,11 @@ class Copy:
         self.asked = 0
         """Questions by `many`, about."""
         self.lost = False
-        """Whether it failed to answer: no good for the next question."""
+        """True if it failed to answer: it gets no further question."""
         self._retired_at = 0.0
 
     def ready(self) -> bool:
-        """Whether it has answers to what it was to make ready. On the engine's thread."""
+        """True if it has prepared its answers. On the engine's thread."""
         told = bool(self._worker.frames())
         self.lost = self.lost or self._worker.over
         return told
@@ -249,7 +248,7 @@ class Copy:
         except CopyLost:
             self.lost = True
             raise
-        return told(answer)
+        return answer_json(answer)
 
     def retire(self) -> bool:
         """Let go of it, unless somebody still waits for an answer. True when it is gone."""
@@ -279,8 +278,8 @@ def framed(what: str, arguments: tuple[object, ...]) -> bytes:
     return HEADER.pack(len(frame)) + frame
 
 
-def told(answer: bytes) -> bytes:
-    """What came back, as JSON. Raises what the engine would, and Failed."""
+def answer_json(answer: bytes) -> bytes:
+    """The answer, as JSON. Raises the engine's errors, and Failed."""
     if answer[:1] == b"+":
         return answer[1:]
     if answer == b"?":
@@ -295,7 +294,9 @@ def _found_together(query: object) -> object:
 
 
 class Copies:
-    """What is read of one engine. `tend`, `refresh` and `close` are for the engine's thread, the rest for any."""
+    """The copies that answer reads of one engine. `tend`, `refresh` and `close` are for the engine's thread, the rest
+    for any.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -305,10 +306,9 @@ class Copies:
         self._retired: list[Copy] = []
         self._looked_at = -IDLE_S
         self._lately: deque[tuple[float, object, bytes]] = deque(maxlen=AHEAD * 16)
-        """When and what was asked last, of what is asked again when there is news. In between: of windows that are
-        found together it is the same."""
+        """Recent repeated questions and their times, to be asked again of the next copy."""
         self.beside = False
-        """Whether reads go to a copy."""
+        """True if reads go to a copy."""
         self._measure()
 
     # -- on any thread ------------------------------------------------------------------------------------------------
@@ -343,7 +343,9 @@ class Copies:
         return Urgency.REPORT if what in _REPORTS or self._is_long_list(what, arguments) else Urgency.SCREEN
 
     def _is_long_list(self, what: str, arguments: tuple[object, ...]) -> bool:
-        """Not a window that is only wider than what there is: a page asks for all queues at once."""
+        """True for a list longer than a page. A window that is only wider than its content is none: a page asks for all
+        queues at once.
+        """
         query = arguments[0] if what == "query" else None
         if not isinstance(query, Query) or query.limit <= MAX_LIGHT_ROWS:
             return False
@@ -360,7 +362,7 @@ class Copies:
         return None if copy is None or copy.lost or copy.version < version else copy
 
     def noted(self, what: str, arguments: tuple[object, ...], took_s: float) -> None:
-        """It was asked, and answered: the next copy may have it ready."""
+        """Note an answered question, so that the next copy may prepare it."""
         if what in _ASKED_AGAIN and took_s < AHEAD_S:
             frame = _encode((what, arguments))
             together = _found_together(arguments[0]) if what == "query" else frame
@@ -402,7 +404,7 @@ class Copies:
             self._coming = self._made()
 
     def _pause_s(self, copy: Copy) -> float:
-        """From this copy to the next."""
+        """Time from this copy to the next."""
         return max(EVERY_OF_MANY_S if copy.asked > MANY else EVERY_S, copy.cost_s * MIN_SHARE)
 
     def _index(self) -> None:
@@ -517,7 +519,7 @@ def _answer_beside(answers: Answers, lane: socket.socket, urgency: Urgency, othe
 
 
 class Answers:
-    """What a copy answers. It does not change, and so neither do they."""
+    """A copy's answers. The copy does not change, and so neither do they."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -571,7 +573,7 @@ def _answer_in_time(answers: Answers, lane: socket.socket) -> bool:
 
 
 def _received(lane: socket.socket) -> bytes | None:
-    """One frame; None when the other end is closed."""
+    """Receive one frame; None when the other end is closed."""
     header = _exactly(lane, HEADER.size)
     return None if header is None else _exactly(lane, HEADER.unpack(header)[0])
 

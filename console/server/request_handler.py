@@ -41,7 +41,7 @@ from console.server.operations import (
     refusal,
 )
 from engine.model.errors import MusterError, RefusedError, SpecError
-from engine.read_replica import HEADER, Copy, CopyFailed, CopyGone, Urgency, framed, told
+from engine.read_replica import HEADER, Copy, CopyFailed, CopyGone, Urgency, answer_json, framed
 
 if TYPE_CHECKING:
     from console.service.local_client import LocalClient
@@ -214,7 +214,7 @@ class ReplicaReads:
         try:
             asker = await self._of(copy)
             async with asyncio.timeout(PATIENCE_S):
-                content = told(await asker.ask(framed(what, arguments)))
+                content = answer_json(await asker.ask(framed(what, arguments)))
         except (CopyGone, CopyFailed):
             return None
         except TimeoutError:

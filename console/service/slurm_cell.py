@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from engine.external.slurm.records import Job, JobStep
     from engine.loop import EngineLoop
     from engine.model.external_cells import FarLook
-    from engine.state.intents import Intent
+    from engine.state.external_cell import Intent
 
 
 LEFT = MirrorReport(

@@ -22,7 +22,7 @@ from engine.model.errors import MusterError, SpecError
 from engine.model.specs import WorkloadState
 from engine.reads import overview
 from engine.reads.overview import CPU, GPU, Ended, GaugeReading, Gauges
-from engine.state.usage import Peaks
+from engine.state.machines import Peaks
 from recommender.history.metrics import (
     CELL,
     DAY_MS,

@@ -1,16 +1,7 @@
-"""The checks of what defines a cell, by the ids people type: pools, nodes, queues, classes, prices, settings.
+"""The checks of a cell's definitions: pools, nodes, queues, priority classes, settings, prices, budgets and pool sizes.
 
-The ids that people type become rows, and back; what is unknown is named.
-
-The check of queue specs: names, quotas, bursts and the tree they make.
-
-The check of what defines a cell: pools, nodes, queues, priority classes, settings.
-
-The check of what is said about money: prices of pools, budgets, and spending that somebody approves.
-
-The check of what people set about how pools grow and shrink.
-
-The check of changes to queues: their quota, and whether they start and take work.
+Each turns the ids that people type into rows, and names every id that is unknown. The check of queue specs covers
+names, quotas, bursts and the tree they make.
 """
 
 from __future__ import annotations
@@ -127,8 +118,9 @@ def check_queues(new: tuple[QueueSpec, ...], known: dict[str, int], busy: set[st
 
 
 def check_change(tree: QueueTree, spec: QueueSpec) -> None:
-    """Whether the queue of that name can have this spec. Raises NotFoundError, or SpecError for bad fields and for
-    another parent."""
+    """Check that the named queue can take this spec. Raises NotFoundError, or SpecError for bad fields and for another
+    parent.
+    """
     present = tree.specs[tree.row(spec.name)]
     if spec.parent != present.parent:
         raise SpecError(
@@ -482,7 +474,7 @@ def remove_budgets(state: State, command: cmd.RemoveBudgets) -> Checked:
 
 
 def approve_spending(state: State, command: cmd.ApproveSpending) -> Checked:
-    """Of work that has not ended. Once approved it stays so, whatever its budgets do."""
+    """Approve the cost of work that has not ended. The approval stays, whatever its budgets do later."""
     rows = rows_of(state, command.ids)
     w = state.workloads
     ended = [w.ids[row] for row in rows if WorkloadState(w.state[row]).terminal]
@@ -580,14 +572,14 @@ def change_queue(state: State, command: cmd.ChangeQueue, now_ms: int) -> Checked
             "Wait for them, say --over keep to let them run out, or --over evict to requeue them",
         )
     events += [
-        ev.Requeued(row, ev.REQUEUE_CAUSES.index("quota reduced"), saved=state.workloads.saves_when_asked(row))
+        ev.Evicted(row, ev.EVICTION_CAUSES.index("quota reduced"), saved=state.workloads.saves_when_asked(row))
         for row in leaving
     ]
     return events, (spec.name, *ids_of(state, leaving))
 
 
 def least_costly_above(state: State, spec: QueueSpec, over: dict[int, Charge], now_ms: int) -> list[int]:
-    """Placed and running workloads whose requeueing brings every vertex back within what it may use after the queue
+    """Placed and running workloads whose eviction brings every vertex back within what it may use after the queue
     has the new spec: those that lose least work first, none that is not needed."""
     trial = state.queues.copy()
     trial.change(spec)
@@ -647,8 +639,8 @@ def drain_queues(state: State, command: cmd.DrainQueues) -> Checked:
         for row in range(len(w.ids))
         if state.is_bound(row) and not drained.isdisjoint(state.queues.path[w.queue[row]])
     ]
-    cause = ev.REQUEUE_CAUSES.index("queue drained")
-    events += [ev.Requeued(row, cause, saved=state.workloads.saves_when_asked(row)) for row in leaving]
+    cause = ev.EVICTION_CAUSES.index("queue drained")
+    events += [ev.Evicted(row, cause, saved=state.workloads.saves_when_asked(row)) for row in leaving]
     return events, (*command.names, *ids_of(state, leaving))
 
 

@@ -1,13 +1,10 @@
-"""Fleets: what a fleet's file says, which of its cells a submission goes to, and whose turn it is.
+"""Fleets: the fleet file, the choice of the cell that a submission goes to, and the order between tenants.
 
-What the file of a fleet says: which cells there are, where their data stay, what tenants may have of all of them
-together, and how start time and cost are weighed (`engine.admission.fleet_routing` goes by it).
-
-The global policy over many cells: which of them a submission goes to, and whose turn it is.
-
-Pure functions of what the fleet's file says and of what is known of each cell. A cell places its own work; here it is
-only decided to whom a workload is offered. Each cell is asked for its own estimate on its own twin (`CellOffer`); what
-comes out is one row for every cell, with its figures or with why not, so that a decision can be read afterwards.
+The file names the cells, the places where data stay, the limits of tenants over all cells, and the weights of start
+time and cost. Routing is a set of pure functions of that file and of the facts known of each cell. A cell places its
+own work; here it is only decided which cell is offered a workload. Each cell estimates the start on its own twin
+(`CellOffer`). The result has one row per cell, with its figures or the reason against it, so that a decision can be
+read afterwards.
 
 Times are milliseconds of a wall clock, delays milliseconds from now, money micro-USD. Integers only.
 """
@@ -49,21 +46,21 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     name: str
     cells: tuple[str, ...]
-    """That hold it."""
+    """The cells that hold it."""
     size_mib: int = 0
     elsewhere: Literal["never", "read"] = "never"
-    """Whether other cells may read it over the network, which takes its time and its price."""
+    """`read`: other cells may read it over the network, at the time and price of a transfer."""
 
 
 class Transfer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What reading data of another cell costs."""
+    """The cost of reading data of another cell."""
 
     microusd_gib: int = 0
     mib_s: int = 100
 
 
 class TenantShare(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a tenant may have of the fleet."""
+    """A tenant's limits over the fleet."""
 
     name: str
     weight: int = 1
@@ -78,19 +75,20 @@ class TenantShare(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Routing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How start time and cost are weighed."""
+    """The weights of start time and cost."""
 
     hour_microusd: int = 5 * MILLION
-    """What an hour of waiting is worth."""
+    """The value of an hour of waiting."""
     crowded_permille: int = 900
     """A cell that is used more than this is passed over for one that is not and starts the work soon too."""
     bind_within_ms: int = 10 * MINUTE_MS
     """A start so near is soon: the work is sent at once."""
     bind_after_ms: int = 5 * MINUTE_MS
-    """What no cell starts soon is kept in the fleet for so long, for whichever has room first; then it is sent where it
-    is best, and waits there. Until then whose turn it is, is the fleet's to say."""
+    """A submission that no cell starts soon stays in the fleet for this long, for the first cell with room. Then it
+    goes to the best cell and waits there. Until then the fleet decides the order between tenants.
+    """
     horizon_ms: int = 24 * HOUR_MS
-    """How far ahead a start is looked for."""
+    """The time ahead in which a start is looked for."""
     answer_within_ms: int = 4_000
     """A cell that has not answered by then is passed over this time."""
 
@@ -159,7 +157,9 @@ def known_cell(cell: str, cells: Collection[str], where: str) -> None:
 
 RESIDENCY_TAG, DATASET_TAG, FLEET_TAG = "residency", "dataset", "fleet"
 BY_TAG = "fleet-by"
-"""Whose word it was that a fleet passes on, as the fleet knows it: the account "unix:1000". Set by the fleet alone."""
+"""Tag with the person behind a submission that a fleet passes on, such as the account "unix:1000". Set by the fleet
+alone.
+"""
 """Tags of a workload: where it may be, one of several after commas; which data it reads, all of them; and, given by the
 fleet, which fleet it is of."""
 MIN_SAID = 10_000
@@ -173,40 +173,40 @@ class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     link: CellLink
     why_not: str = ""
-    """Why nothing is sent there now: it does not answer, or somebody has closed it. Empty: it is open."""
+    """The reason why no work is sent there now: it does not answer, or a person has closed it. Empty: it is open."""
     capacity: dict[str, int] = {}
     used: dict[str, int] = {}
-    """With what was sent there since it was last seen."""
+    """Use, with the submissions sent there since it was last seen."""
 
 
 class CellOffer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a cell says of a submission, were it sent now."""
+    """A cell's answer to a submission: its outcome if it were sent now."""
 
     p50_ms: int | None = None
     """Delay of the start, the middle of the runs; None: not as far ahead as was looked."""
     p90_ms: int | None = None
     """None too with fewer than MIN_RUNS runs."""
     runs: int = 0
-    """Of the cell's twin; 0: none."""
+    """Runs of the cell's twin; 0: none."""
     cost_microusd: int | None = None
-    """To its end; None: the cell has no prices."""
+    """Cost to its end; None: the cell has no prices."""
     reason: str = ""
-    """Why it would not start at once."""
+    """The reason why it would not start at once."""
     refused: str = ""
-    """Why the cell would not take it, in its own words."""
+    """The reason why the cell would refuse it, in the cell's own words."""
     silent: str = ""
-    """Why there is no estimate: then its free capacity has to do."""
+    """The reason why there is no estimate; the free capacity is used instead."""
 
 
 class RoutingTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a submission decides where it may go."""
+    """The terms of a submission that decide where it may go."""
 
     tenant: TenantShare
     asked: dict[str, int]
     residency: tuple[str, ...] = ()
     datasets: tuple[Dataset, ...] = ()
     cells: tuple[str, ...] = ()
-    """Only these; empty: any."""
+    """The only cells it may go to; empty: any."""
     waited_ms: int = 0
 
 
@@ -225,14 +225,14 @@ class CellRow(msgspec.Struct, frozen=True, kw_only=True):
     cost_microusd: int | None = None
     data_microusd: int = 0
     data_ms: int = 0
-    """What reading its data from other cells takes."""
+    """Time to read its data from other cells."""
     used_permille: int = 0
-    """Of the resource of which it asks for the largest part."""
+    """Use of the resource of which it requests the largest part."""
     crowded: bool = False
     score_microusd: int = 0
     """Cost, where all have prices, and the wait at what it is worth: the least is best."""
     guessed: bool = False
-    """By its free capacity, as its twin has said nothing."""
+    """Estimated by its free capacity, as its twin gave no answer."""
     note: str = ""
 
 
@@ -240,20 +240,20 @@ Wait = Literal["", "quota", "room", "cells"]
 
 
 class RoutingDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a submission goes."""
+    """The destination of a submission."""
 
     cell: str = ""
     why: str
     waits: Wait = ""
-    """For its tenant's quota, for room somewhere, or for a cell that may take it to answer."""
+    """The wait for its tenant's quota, for room somewhere, or for the answer of a cell that may take it."""
     never: bool = False
-    """No cell will ever take it."""
+    """True if no cell will ever take it."""
     rows: tuple[CellRow, ...] = ()
     """The best first, then those that cannot."""
 
 
 def asked_of(spec: WorkloadSpec) -> dict[str, int]:
-    """What all its tasks, and all members of its array, ask for together."""
+    """The total request of all its tasks and all members of its array."""
     sums = [0] * len(RESOURCES)
     for group in spec.groups:
         for i, each in enumerate(group.request.vector()):
@@ -293,7 +293,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def barred(terms: RoutingTerms, cell: CellFacts) -> tuple[str, bool]:
-    """Why the cell need not be asked, and whether that is for good; empty when it is to be."""
+    """The reason not to ask the cell, and True if it is permanent; empty when the cell is to be asked."""
     link = cell.link
     for allowed, whose in ((terms.residency, "it"), (terms.tenant.residency, f"work of {terms.tenant.name}")):
         if allowed and not set(allowed) & set(link.residency):
@@ -310,7 +310,7 @@ def barred(terms: RoutingTerms, cell: CellFacts) -> tuple[str, bool]:
 
 
 def over_quota(terms: RoutingTerms, held: Mapping[str, int]) -> str:
-    """Why the tenant's quota over all cells does not let it through now; empty when it does."""
+    """The reason why the tenant's quota over all cells holds it back now; empty when it does not."""
     for i, name in enumerate(RESOURCES):
         most, asked = terms.tenant.quota.get(name), terms.asked.get(name, 0)
         if most is not None and asked and held.get(name, 0) + asked > most:
@@ -324,7 +324,7 @@ def over_quota(terms: RoutingTerms, held: Mapping[str, int]) -> str:
 def decide(
     terms: RoutingTerms, cells: Sequence[CellFacts], offers: Mapping[str, CellOffer], fleet: FleetSpec
 ) -> RoutingDecision:
-    """Where it goes, given what each cell that is not barred has said. A cell without an offer has not answered."""
+    """Choose the cell, given the answers of all cells that are not barred. A cell without an offer has not answered."""
     rules = fleet.routing
     rows = [_row(terms, cell, offers.get(cell.link.name), fleet) for cell in cells]
     rest = [row for row in rows if row.why_not]
@@ -345,8 +345,9 @@ def decide(
 
 
 def _weighed(rows: Sequence[CellRow], rules: Routing) -> list[CellRow]:
-    """With their scores, the best first, of those that do as well the emptiest; what is guessed comes after what a twin
-    has tried. Where one of them has no prices, starts alone are compared: no price is not a low one."""
+    """The rows with their scores, the best first, the emptiest first among equals; estimates without a twin come last.
+    Where one of them has no prices, starts alone are compared: no price is not a low one.
+    """
     priced = all(row.cost_microusd is not None for row in rows if not row.guessed)
     scored = []
     for row in rows:
@@ -397,7 +398,7 @@ def _by_room(asked: Mapping[str, int], cell: CellFacts, offer: CellOffer) -> Cel
 
 
 def _used_permille(asked: Mapping[str, int], cell: CellFacts) -> int:
-    """How full the cell is of what the work takes most of."""
+    """Use of the cell's resource of which the work takes the largest part."""
     there = [name for name in asked if cell.capacity.get(name)]
     most = max(there, key=lambda name: asked[name] / cell.capacity[name], default="")
     return cell.used.get(most, 0) * 1000 // cell.capacity[most] if most else 0
@@ -408,7 +409,7 @@ def _soon(row: CellRow, rules: Routing) -> bool:
 
 
 def _why(chosen: CellRow, able: Sequence[CellRow], terms: RoutingTerms, rules: Routing) -> str:
-    """In a sentence what decided."""
+    """The deciding reason, in a sentence."""
     start = "starts later than was looked" if chosen.start_p50_ms is None else f"starts {_delay(chosen.start_p50_ms)}"
     others = [row for row in able if row is not chosen]
     if not others:

@@ -1,11 +1,8 @@
-"""The check of submissions: what is malformed or can never start, of one workload or of many usual ones at once.
+"""The checks of submissions: a workload that is malformed, can never start, or waits for work that never existed is
+refused.
 
-Submissions of many usual workloads, checked and recorded together: what asks for nothing but resources.
-
-The check is a glance: it says that all of them are sound, or nothing. `engine.admission.submissions` looks at them one
-by one then and finds what is wrong, if anything is.
-
-The check of submissions: what is malformed, can never start, or waits for what never existed is refused.
+Many usual workloads, which ask for resources alone, are checked and recorded together. That check accepts all of them
+or decides nothing; then each is checked by itself, and its error is found.
 """
 
 from __future__ import annotations
@@ -45,7 +42,7 @@ from engine.model.specs import (
     check_workload,
     device_memory_mib,
 )
-from engine.placement.eligible_nodes import could_be, could_close, grows, has_labels, most_totals
+from engine.placement.node_choice import could_be, could_close, grows, has_labels, most_totals
 from engine.state.cell_state import State, members
 from engine.state.workloads import USUAL, SoundRequests
 
@@ -66,19 +63,20 @@ _wishes = attrgetter(
 NO_WISHES = (
     None, (), False, 0, 0, 0, 0, USUAL.backoff_ms, "", 0, False, None, (), (), (), 0, "guaranteed", None, 0, None,
 )  # fmt: skip
-"""In the same order."""
+"""The neutral values, in the same order."""
 
 
 def is_usual(spec: WorkloadSpec) -> bool:
-    """Whether it asks for nothing but resources: no array, no dependencies, no times, no terms, no bonds."""
+    """True if it requests resources alone: no array, no dependencies, no times, no terms, no bonds."""
     return _wishes(spec) == NO_WISHES
 
 
 def all_sound(
     state: State, specs: Sequence[WorkloadSpec], check_place: Callable[[State, WorkloadSpec, str], None]
 ) -> bool:
-    """Whether all are usual and there is nothing to refuse, as far as a glance tells. `check_place` raises MusterError
-    for what could never start."""
+    """True if all are usual and a quick check finds nothing to refuse. `check_place` raises MusterError for a workload
+    that could never start.
+    """
     w = state.workloads
     ids = [spec.id for spec in specs]
     if not (
@@ -151,7 +149,7 @@ def _numbers_are_sound(specs: Sequence[WorkloadSpec]) -> bool:
 
 
 def events_of(specs: Sequence[WorkloadSpec]) -> list[ev.AnyEvent]:
-    """One for each, but one for all usual ones that follow each other."""
+    """One event for each, but one for all usual ones that follow each other."""
     events: list[ev.AnyEvent] = []
     for usual, run in groupby(specs, is_usual):
         together = tuple(run)
@@ -264,9 +262,9 @@ def _check_times(state: State, spec: WorkloadSpec, where: str, now_ms: int) -> N
 
 
 def _in_order(state: State, workloads: list[WorkloadSpec], new: dict[str, int]) -> list[WorkloadSpec]:
-    """What others wait for first, otherwise as given; dependencies on an array become dependencies on its members.
+    """Dependencies first, otherwise as given; a dependency on an array becomes dependencies on its members.
 
-    Raises SpecError for a dependency on what never existed, on itself, and for cycles.
+    Raises SpecError for a dependency on work that never existed, on itself, and for cycles.
     """
     arrays = {spec.id: _ids_of(spec) for spec in workloads if spec.array is not None}
     ordered: list[WorkloadSpec] = []
@@ -301,7 +299,7 @@ def _in_order(state: State, workloads: list[WorkloadSpec], new: dict[str, int]) 
 
 
 def _target(state: State, spec: WorkloadSpec, new: dict[str, int], j: int) -> int | None:
-    """Which of the new workloads a dependency is on; None for one that is there already."""
+    """The new workload that a dependency names; None if it names a submitted one."""
     name = spec.after[j].id
     if name in new:
         return new[name]
@@ -540,7 +538,7 @@ def _check_topology(state: State, spec: WorkloadSpec, queue: int, where: str) ->
 
 
 def _largest(state: State, group: TaskGroup) -> str:
-    """What the cell's largest nodes offer, for the resources the group asks for."""
+    """The size of the cell's largest nodes, for the resources the group requests."""
     if not state.capacity.row_of and not any(map(grows, state.capacity.pools)):
         return f"The cell has no nodes{' any more' if state.capacity.node_ids else ' yet'}"
     there = [p for n, p in enumerate(state.capacity.pools) if state.capacity.pool_nodes[n] or grows(p)]

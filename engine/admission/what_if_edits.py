@@ -1,8 +1,8 @@
-"""Edits against a cell: what is wrong with them, and the commands they become.
+"""The checks of what-if edits against a cell, and the commands that edits become.
 
-`refuse_wrong` looks at all edits before anything runs and names every problem at once. `commands_of` turns one
-edit into commands when its time comes, on the cell as it is then: nodes of a place, the nodes a pool gives up, and the
-nodes a shock hits are chosen there.
+`refuse_wrong` checks all edits before anything runs, and names every problem at once. `commands_of` turns one edit into
+commands when its time comes, on the cell as it is then. Nodes of a place, nodes that a pool gives up, and nodes that a
+shock hits are chosen at that moment.
 """
 
 from __future__ import annotations
@@ -285,13 +285,13 @@ _DECIDING = (
     ed.CancelEdit,
     ed.MigrateEdit,
 )
-"""What decides the fate of named nodes or workloads."""
+"""Edits that decide the fate of named nodes or workloads."""
 _FINAL = ("remove_nodes", "cancel")
-"""Nothing is left afterwards."""
+"""Edits after which nothing is left."""
 
 
 def _settles(edit: ed.AnyEdit) -> list[tuple[str, str]]:
-    """What the edit sets, which can have one value at a time."""
+    """The settings of an edit that can have one value at a time."""
     match edit:
         case ed.ChangeQuotaEdit():
             return [("the quota of queue", edit.queue)]
@@ -354,7 +354,7 @@ def pool_meant(state: State, edit: ed.MigrateEdit) -> str | None:
 
 
 def commands_of(state: State, edit: ed.AnyEdit, seed: int, now_ms: int) -> list[Step]:
-    """What the edit does now, and what follows from it later. Raises MusterError for what is not there any more."""
+    """The commands of the edit now, and those that follow later. Raises MusterError for objects that are gone."""
     ids = state.capacity.node_ids
     match edit:
         case ed.AddNodesEdit():
@@ -403,7 +403,7 @@ def commands_of(state: State, edit: ed.AnyEdit, seed: int, now_ms: int) -> list[
 
 
 def _node_ids(state: State, nodes: ed.Nodes) -> tuple[str, ...]:
-    """Those named, or all that are in the place now."""
+    """The nodes named, or all that are in the place now."""
     return nodes.ids or tuple(state.capacity.node_ids[row] for row in nodes_meant(state, nodes))
 
 

@@ -1,14 +1,8 @@
-"""The checks of changes to work that is there: requests resized, another queue, the same again.
+"""The checks of changes to submitted work: another request, another queue, or the same work submitted again.
 
-A workload that is there, as a spec to be submitted anew.
-
-Requests cut or raised to what work uses: the command, its bounds, and the hook that a recommender fills.
-
-Nothing runs with another request in place. What waits gets it before it starts (mode initial); what runs is stopped at
-its last checkpoint and waits for a start with the new one (mode recreate), which is refused where it would lose all its
-work.
-
-Work that waits goes to another queue.
+No running task gets another request in place. Waiting work gets it before it starts (mode initial). Running work is
+stopped at its last checkpoint and waits for a start with the new request (mode recreate); that is refused if all of its
+work would be lost. A recommender may supply the new request through the hook here, within bounds.
 """
 
 from __future__ import annotations
@@ -38,8 +32,9 @@ from engine.state.cell_state import BOUND, State
 
 
 def spec_of(state: State, row: int, name: str, **changes: Any) -> WorkloadSpec:
-    """As if it were submitted now under the id `name`, with other fields changed. Dependencies and arrays are left
-    out: it stands alone."""
+    """The workload's spec, as if it were submitted now under the id `name`, with other fields changed. Dependencies and
+    arrays are left out.
+    """
     w = state.workloads
     workload_class, terms = w.class_at(row), w.terms_at(row)
     spec = WorkloadSpec(
@@ -78,13 +73,13 @@ def spec_of(state: State, row: int, name: str, **changes: Any) -> WorkloadSpec:
 
 
 MIN_PERMILLE, MAX_PERMILLE = 100, 4000
-"""What a recommender may make of a request, as parts of what was asked for. People are not bound by it."""
+"""Bounds of a recommended request, in permille of the original one. People are not bound by it."""
 RESIZED = ("cpu_milli", "memory_mib")
-"""What recommenders may change: devices are asked for whole, and disks do not shrink."""
+"""Resources that recommenders may change: devices are requested whole, and disks do not shrink."""
 
 
 class RequestRecommendation(Spec, frozen=True, kw_only=True):
-    """What one task of a group should ask for, and why."""
+    """The recommended request of one task of a group, and the reason."""
 
     group: str = "main"
     cpu_milli: int = 0
@@ -98,7 +93,7 @@ class RequestRecommender(Protocol):
     """Knows from history what work like this uses. Called on the engine's thread, so it must answer at once."""
 
     def recommend(self, spec: WorkloadSpec) -> Sequence[RequestRecommendation]:
-        """Nothing where it does not know."""
+        """The recommended requests; nothing for unknown work."""
         ...
 
 
@@ -123,7 +118,7 @@ def resize(state: State, command: cmd.Resize) -> Checked:
         _check(state, row, groups)
         if state.is_bound(row):
             saved = state.workloads.saves_when_asked(row)
-            events.append(ev.Requeued(row, ev.REQUEUE_CAUSES.index("asked"), saved=saved))
+            events.append(ev.Evicted(row, ev.EVICTION_CAUSES.index("asked"), saved=saved))
         events.append(ev.Reclassed(row, groups, evidence))
         changed.append(row)
     return events, ids_of(state, changed)
@@ -170,8 +165,9 @@ def _checked_evidence(evidence: str) -> str:
 
 
 def recommended(state: State, recommender: RequestRecommender, ids: Iterable[str]) -> list[ev.AnyEvent]:
-    """What the recommender makes of new workloads, within bounds; what could never start so is left as it was asked
-    for."""
+    """The new workloads as the recommender changes them, within bounds. A workload that could then never start keeps
+    its own request.
+    """
     events: list[ev.AnyEvent] = []
     w = state.workloads
     for row in (w.row_of[name] for name in ids):
@@ -212,8 +208,8 @@ def _with_bounded(
 # -- in words ---------------------------------------------------------------------------------------------------------
 
 
-def said(before: Sequence[TaskGroup], after: Sequence[TaskGroup], evidence: str) -> str:
-    """As in "request cut from 4 CPU to 1 CPU: p95 800m x 1.15"."""
+def resize_text(before: Sequence[TaskGroup], after: Sequence[TaskGroup], evidence: str) -> str:
+    """The change in words: "request cut from 4 CPU to 1 CPU: p95 800m x 1.15"."""
     changes = []
     for was, now in zip(before, after, strict=True):
         for i, (old, new) in enumerate(zip(was.request.vector(), now.request.vector(), strict=True)):
@@ -243,5 +239,5 @@ def move_to_queue(state: State, command: cmd.MoveToQueue) -> Checked:
         check_place(state, spec_of(state, row, w.ids[row], queue=command.queue), f"workload '{w.ids[row]}'")
         to = state.queues.row(command.queue)
         if to != w.queue[row]:
-            events.append(ev.Moved(row, to))
+            events.append(ev.MovedToQueue(row, to))
     return events, ids_of(state, rows)

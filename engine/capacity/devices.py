@@ -1,13 +1,11 @@
-"""Which devices of a node a task gets, what that leaves, and the ready nodes in buckets by what they have free.
+"""The choice of devices on a node, and the ready nodes in buckets by their free capacity.
 
-Buckets of the ready nodes of one partition, by what they have free. `engine.capacity.index` searches them.
+Whole devices are taken close together: from one NVLink group, the one left with least, or from the fewest groups. A
+share goes to the fullest device that has room for it. Otherwise it breaks into the group with least left, as a MIG
+instance does. An instance comes from a partitioned device, the fullest that has one free. An idle device is partitioned
+only when the node has none.
 
-Which devices of a node a task gets, and what that leaves: the device columns of `engine.capacity.index`.
-
-Whole devices are taken close together: of one NVLink group, the one that is left with least, or of the fewest groups. A
-share goes to the fullest device that has it, and else, as a MIG instance does, breaks into the group that has least
-left. An instance comes from a partitioned device, the fullest that has one free; only when the node has none is an
-idle device partitioned.
+The buckets of one partition and the device columns belong to `engine.capacity.index`, which searches them.
 """
 
 from __future__ import annotations
@@ -15,14 +13,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from engine.capacity import mig
 from engine.capacity.mig import KINDS
 from engine.capacity.task_shapes import Shape
-from engine.model.columns import copied, view
+from engine.model.columns import Ints, copied, view
 from engine.model.errors import SpecError
 from engine.model.specs import PoolSpec, check_quantity
 
@@ -81,7 +79,7 @@ class PoolIndex:
             self.memory_bits[key >> 6] = self.memory_bits.get(key >> 6, 0) | 1 << memory
 
     def insert_many(self, key: int, nodes: list[int]) -> None:
-        """As `insert` for each of the nodes, which are in ascending order."""
+        """Call `insert` for each of the nodes, which are in ascending order."""
         self.insert(key, nodes[0])
         heap = self.heaps[key]
         if len(nodes) * 8 > len(heap):
@@ -93,7 +91,7 @@ class PoolIndex:
         self.counts[key] += len(nodes) - 1
 
     def remove(self, key: int, nodes: int = 1) -> None:
-        """So many nodes fewer in the bucket; their heap entries go stale."""
+        """Count so many nodes fewer in the bucket; their heap entries go stale."""
         count = self.counts[key] - nodes
         self.counts[key] = count
         if count:
@@ -145,7 +143,7 @@ class PoolIndex:
             self.share_bits ^= 1 << step
 
 
-Counts = np.ndarray[Any, np.dtype[np.int64]]
+Counts = Ints
 
 
 def check_devices(pool: PoolSpec, where: str) -> None:
@@ -166,7 +164,7 @@ def check_devices(pool: PoolSpec, where: str) -> None:
 
 
 def choose_devices(capacity: Capacity, node: int, shape: Shape, count: int) -> int:
-    """What `count` tasks that are known to fit get: a bit mask of devices, or the claim of a MIG instance."""
+    """The devices of `count` tasks that are known to fit: a bit mask of devices, or the claim of a MIG instance."""
     size = capacity.pools[capacity.pool[node]].nvlink_group
     if shape.gpus:
         free, taken = capacity.whole[node], 0
@@ -330,8 +328,9 @@ def _has_open(capacity: Capacity, node: int, kind: int) -> bool:
 
 
 def counted_instances(capacity: Capacity) -> tuple[array[int], list[list[int]]]:
-    """What follows from the columns: by node the bit mask of the kinds of which a partitioned device has an instance
-    free, by pool and kind how many instances are in use."""
+    """Counts derived from the columns: by node the bit mask of the kinds of which a partitioned device has an instance
+    free, by pool and kind the number of instances in use.
+    """
     open_kinds = array("b", bytes(len(capacity.node_ids)))
     live_kinds = [[0] * len(mig.KINDS) for _ in capacity.pools]
     cut = np.flatnonzero(view(capacity.device_layout)) if capacity.device_layout else np.empty(0, np.int64)
@@ -462,7 +461,7 @@ def cut_devices(capacity: Capacity, node: int) -> dict[int, list[int]]:
 
 
 def has_instance(capacity: Capacity, node: int, shape: Shape) -> bool:
-    """Whether a task of the shape finds its MIG instance on the node, or an idle device to make it of."""
+    """True if a task of the shape finds its MIG instance on the node, or an idle device to make it of."""
     kind = shape.kinds[capacity.pool[node]]
     return kind >= 0 and bool(capacity.whole[node] or capacity.open_kinds[node] >> kind & 1)
 
@@ -500,7 +499,7 @@ def owners(capacity: Capacity, devices: Counts) -> Counts:
 
 
 def instances(capacity: Capacity, kinds_by_pool: tuple[int, ...]) -> Counts:
-    """By node: how many MIG instances of the kind there are free, or could be made of idle devices."""
+    """The number of MIG instances of the kind that are free or could be made of idle devices, by node."""
     kinds = np.array(kinds_by_pool, np.int64)[view(capacity.pool)]
     most = np.array([kind.most for kind in mig.KINDS])
     found = np.bitwise_count(view(capacity.whole)).astype(np.int64) * most[kinds]

@@ -2,13 +2,13 @@
 
 The index is a two-level bucket table in the manner of TLSF allocators, one for each partition
 (`engine.capacity.node_attributes`). A node's bucket is (whole free devices, size class of free CPU, size class of free
-memory), two classes to the octave; bitmaps tell which buckets are filled. A search walks buckets upwards from the
-request's own classes: in a bucket whose classes are all above the request's every node fits, so the first will do; in a
-boundary bucket a few nodes are probed. Only when all of that fails are boundary buckets searched whole, so that
-"nothing fits" is never said wrongly.
+memory), two classes to the octave; bitmaps mark the filled buckets. A search walks buckets upwards from the request's
+own classes. In a bucket whose classes are all above the request's, every node fits and the first is taken; in a
+boundary bucket a few nodes are probed. Boundary buckets are searched whole only when all of that fails, so "nothing
+fits" is never wrong.
 
-Buckets are heaps of node rows with stale entries dropped when met: the node found is always the lowest row that
-qualifies, a function of the state alone and not of how it came about. So a restart, a fork and a replay decide alike.
+Buckets are heaps of node rows, with stale entries dropped when met. The node found is always the lowest row that
+qualifies: a function of the state alone, not of its history. So a restart, a fork and a replay decide alike.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from engine.capacity.mig import KINDS, NOT_CUT
 from engine.capacity.node_attributes import MAX_PARTITIONS, NodeTable
 from engine.capacity.node_attributes import OPEN as OPEN
 from engine.capacity.task_shapes import Company, Shape, size_class
-from engine.model.columns import view
+from engine.model.columns import Ints, Mask, Numbers, view
 from engine.model.specs import LEVELS, NodeSpec, NodeState, PoolSpec
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ NODE_COLUMNS = (
     "pool", "state", "booking", "labels", "taints", "since", "born", "doomed", "order", "free_cpu", "free_memory",
     "free_disk", "whole", "partial",
 )  # fmt: skip
-"""One value a node, alike where nodes are and have nothing on them."""
+"""Columns with one value a node, equal where nodes are alike and empty."""
 GAINS_KEPT = 512
 """Gains remembered at least: beyond that a verdict is simply made anew."""
 
@@ -99,19 +99,19 @@ class Capacity(NodeTable):
     def derive(self) -> None:
         super().derive()
         self.company = Company()
-        """Where work is that others want to be near to or apart from. Filled by `State`, which knows what is where."""
+        """Locations of work that other work wants to be near to or apart from. Filled by `State`."""
         self.mix: tuple[scores.MixShape, ...] = ()
-        """What tasks there were when the last scheduling cycle began, for the scores that go by it."""
+        """Tasks present when the last scheduling cycle began, for the scores that depend on them."""
         self.totals: tuple[int, int, int, int] = (0, 0, 0, 0)
-        """What requests may come to on all nodes, whatever their state, in the order of RESOURCES."""
+        """Upper bound of requests on all nodes, whatever their state, in the order of RESOURCES."""
         self.not_ready = 0
         """Nodes in any other state than READY; those removed do not count."""
         self.gains = 0
-        """How often nodes gained room."""
+        """Number of times that nodes gained room."""
         self.gained: list[int] = []
         """Nodes that gained room, in order: what did not fit before can fit now only because of one of these."""
         self.gained_before = 0
-        """How many entries were dropped from the front of `gained`."""
+        """Number of entries dropped from the front of `gained`."""
         self.domain_room: DomainRoom | None = None
         """Room by domain of the topology, once somebody has asked for a level; until then it costs nothing."""
         for node in self.row_of.values():
@@ -304,8 +304,9 @@ class Capacity(NodeTable):
             self.domain_room.touched += sorted(moving)
 
     def usable(self, node: int, shape: Shape) -> bool:
-        """Whether the node is ready, open to tasks of the shape or kept for them, and one that they accept among those
-        that are there now."""
+        """True if the node is ready, open to tasks of the shape or kept for them, and accepted by them beside the tasks
+        there now.
+        """
         if self.state[node] != NodeState.READY:
             return False
         reach = self.reaches.get(shape) or self.reach(shape)
@@ -318,7 +319,7 @@ class Capacity(NodeTable):
         return shape.terms is None or self.company.admits(self, node, shape.terms)
 
     def indexes_for(self, shape: Shape) -> list[PoolIndex]:
-        """What tasks of the shape may use, in order of preference: what is kept for them first."""
+        """The indexes that tasks of the shape may use, in order of preference: kept nodes first."""
         reach = self.reaches.get(shape) or self.reach(shape)
         booked = [self.booked[key] for key in reach.kept if key in self.booked]
         indexes = self.indexes
@@ -517,7 +518,7 @@ class Capacity(NodeTable):
         return found
 
     def fits_besides_gpu(self, node: int, shape: Shape) -> bool:
-        """Whether one task of the shape fits on the node, whatever devices it needs."""
+        """True if one task of the shape fits on the node, devices aside."""
         return (
             self.free_cpu[node] >= shape.cpu
             and self.free_memory[node] >= shape.memory
@@ -525,7 +526,7 @@ class Capacity(NodeTable):
         )
 
     def fits(self, node: int, shape: Shape) -> bool:
-        """Whether one task of the shape fits on the node now."""
+        """True if one task of the shape fits on the node now."""
         if (
             self.free_cpu[node] < shape.cpu
             or self.free_memory[node] < shape.memory
@@ -539,7 +540,9 @@ class Capacity(NodeTable):
         return self.whole[node].bit_count() >= shape.gpus
 
     def room(self, node: int, shape: Shape, want: int) -> int:
-        """How many tasks of the shape, at most `want`, the node takes now. Parts of a device go one at a time."""
+        """The number of tasks of the shape, at most `want`, that fit on the node now. Parts of a device go one at a
+        time.
+        """
         if shape.part:
             return 1
         room = want
@@ -562,9 +565,7 @@ class Capacity(NodeTable):
             devices += index.free_devices
         return cpu >= shape.cpu * count and memory >= shape.memory * count and devices >= shape.gpus * count
 
-    def usable_mask(
-        self, shape: Shape, rows: np.ndarray[Any, np.dtype[Any]] | None = None
-    ) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def usable_mask(self, shape: Shape, rows: Numbers | None = None) -> Mask:
         """`usable` of every node, or of these alone."""
         at: Any = slice(None) if rows is None else rows
         reach = self.reach(shape)
@@ -586,14 +587,24 @@ class Capacity(NodeTable):
         mask = mask & self.loose_mask(reach)[at]
         return np.asarray(mask if shape.terms is None else mask & self.company.mask(self, shape.terms)[at])
 
+    def free_gpu(self) -> Ints:
+        """Free milli-GPU of every node."""
+        base = view(self.device_base)
+        free = np.zeros(len(base), np.int64)
+        # What `reduceat` adds up ends where the next part begins, so nodes without devices are left out.
+        has = np.diff(base, append=len(self.device_free)) > 0
+        if has.any():
+            free[has] = np.add.reduceat(view(self.device_free), base[has], dtype=np.int64)
+        return free
+
     def slots(self, shape: Shape) -> int:
-        """How many tasks of the shape fit on all ready nodes now: one vectorised pass."""
+        """The number of tasks of the shape that fit on all ready nodes now: one vectorised pass."""
         if not self.node_ids:
             return 0
         return int(self.rooms(shape, np.flatnonzero(self.usable_mask(shape))).sum())
 
-    def rooms(self, shape: Shape, rows: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """How many tasks of the shape each of these nodes takes now, if it is usable."""
+    def rooms(self, shape: Shape, rows: Numbers) -> Ints:
+        """The number of tasks of the shape that fit on each of these nodes now, if it is usable."""
         room = np.full(len(rows), np.iinfo(np.int64).max)
         for column, want in (
             (self.free_cpu, shape.cpu),
@@ -611,8 +622,8 @@ class Capacity(NodeTable):
             np.minimum(room, self._shares(rows, shape.share), out=room)
         return room
 
-    def _shares(self, rows: np.ndarray[Any, np.dtype[Any]], share: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """How many shares of that size the devices of each of these nodes have."""
+    def _shares(self, rows: Numbers, share: int) -> Ints:
+        """The number of shares of that size free on the devices of each of these nodes."""
         first = view(self.device_base)[rows].astype(np.int64)
         devices = np.append(view(self.device_base)[1:], len(self.device_free))[rows] - first
         ends = np.cumsum(devices)

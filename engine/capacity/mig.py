@@ -1,12 +1,12 @@
-"""MIG: into which instances a device can be cut, and how an instance that is taken is written as one number.
+"""MIG: the instances that a device can be cut into, and one number for any set of taken instances.
 
-A device has 7 compute slices and 8 memory slices. An instance of a kind takes so many of each, and its memory slices
-begin at one of the kind's legal starts. A layout is a set of instances that fit together; a device in use has a maximal
-one, to which no further instance could be added, and keeps it until all of its instances are free.
+A device has 7 compute slices and 8 memory slices. An instance of a kind takes a number of each, and its memory slices
+begin at one of the kind's legal starts. A layout is a set of instances that fit together. A device in use has a maximal
+layout, to which no instance could be added, and keeps it until all of its instances are free.
 
-Source of profiles, counts and starts: NVIDIA Multi-Instance GPU User Guide, "Supported MIG Profiles", and what
-`nvidia-smi mig -lgip` and `-lgipp` print there. Profiles with media extensions (`+me`) are left out; they are cut like
-those without.
+Source of profiles, counts and starts: NVIDIA Multi-Instance GPU User Guide, "Supported MIG Profiles", and the output of
+`nvidia-smi mig -lgip` and `-lgipp`. Profiles with media extensions (`+me`) are left out; they are cut like those
+without.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from engine.model.columns import Ints
 from engine.model.errors import SpecError
 from engine.model.specs import GIB, PoolSpec, TaskGroup, device_memory_mib
 
@@ -34,7 +35,7 @@ class InstanceSize(NamedTuple):
     starts: tuple[int, ...]
     """Memory slices at which it may begin."""
     most: int
-    """How many of them a device holds."""
+    """The number of them that a device holds."""
 
 
 KINDS = (
@@ -62,7 +63,7 @@ Layout = tuple[Instance, ...]
 
 
 def fits_with(layout: Layout, instance: Instance) -> bool:
-    """Whether the instance can be added to the layout."""
+    """True if the instance can be added to the layout."""
     kind, start = instance
     if start not in KINDS[kind].starts:
         return False
@@ -150,7 +151,6 @@ def device_mask(claim: int) -> int:
 
 # -- a device as a number ---------------------------------------------------------------------------------------------
 
-Numbers = np.ndarray[Any, np.dtype[np.int64]]
 WHOLE = 1000
 """The number of an idle device. Less than that and not negative: what is free of one that is shared, in milli-GPU.
 Negative: it is partitioned. Every claim takes something off, and gives just that back."""
@@ -161,19 +161,20 @@ _FULL = WHOLE - ((USED_BITS << USED_BITS | (1 << USED_BITS) - 1) << _CODE)
 
 
 def burden(claim: int) -> int:
-    """What the claim of an instance takes off the number of its device: its layout and the bit of the instance. The
-    sum over instances is as many times their layout as bits are set, so it can be read."""
+    """The amount that an instance's claim takes off the number of its device: its layout and the bit of the instance.
+    The sum over instances holds their layout as many times as bits are set, so it can be read back.
+    """
     _, layout, instance = read_claim(claim)
     return (layout << USED_BITS) + (1 << instance) << _CODE
 
 
-def burdens(claims: Numbers) -> Numbers:
+def burdens(claims: Ints) -> Ints:
     """`burden` of each claim; 0 for bit masks of whole devices."""
     taken = ((claims >> 16 & 0xFF) << USED_BITS) + (np.int64(1) << (claims & 0x3F)) << _CODE
     return np.where(claims & CLAIM != 0, taken, 0)
 
 
-def device_masks(claims: Numbers) -> Numbers:
+def device_masks(claims: Ints) -> Ints:
     """`device_mask` of each claim."""
     return np.where(claims & CLAIM != 0, np.int64(1) << (claims >> 8 & 0x3F), claims)
 
@@ -183,7 +184,7 @@ def number_of(layout: int, used: int) -> int:
     return WHOLE - ((used.bit_count() * layout << USED_BITS) + used << _CODE)
 
 
-def _states(numbers: Numbers) -> Numbers:
+def _states(numbers: Ints) -> Ints:
     """Layout << USED_BITS | mask of instances in use, of partitioned devices."""
     code = WHOLE - numbers >> _CODE
     used = code & (1 << USED_BITS) - 1
@@ -198,14 +199,14 @@ def read_number(number: int) -> tuple[int, int]:
 
 
 def instances_of(number: int, kind: int) -> int:
-    """How many instances of the kind a device has free, or could have if it is idle; 0 for the kind -1."""
+    """The number of instances of the kind that a device has free, or could have if it is idle; 0 for the kind -1."""
     if kind < 0 or 0 <= number < WHOLE:
         return 0
     layout, used = read_number(number)
     return (MEMBERS[layout][kind] & ~used).bit_count() if used else KINDS[kind].most
 
 
-def instances_in(numbers: Numbers, kinds: Numbers) -> Numbers:
+def instances_in(numbers: Ints, kinds: Ints) -> Ints:
     """`instances_of` each device."""
     cut = numbers < 0
     found = np.where(numbers == WHOLE, _MOST[kinds], 0)
@@ -216,13 +217,13 @@ def instances_in(numbers: Numbers, kinds: Numbers) -> Numbers:
 _MOST = np.array([kind.most for kind in KINDS], np.int64)
 
 
-def throughout(numbers: Numbers, first: Numbers, last: Numbers) -> Numbers:
+def throughout(numbers: Ints, first: Ints, last: Ints) -> Ints:
     """The numbers, by window and device, of devices as they are throughout the rows from `first` to before `last`:
     what is free in all of them. One that has different layouts, or is partitioned and shared in turn, offers nothing.
     Columns of other quantities, which are never negative, may be among them."""
     edges = np.column_stack((first, last)).ravel()
 
-    def over(ufunc: np.ufunc, values: np.ndarray[Any, Any]) -> Numbers:
+    def over(ufunc: np.ufunc, values: np.ndarray[Any, Any]) -> Ints:
         return np.asarray(ufunc.reduceat(np.concatenate((values, values[-1:])), edges, axis=0)[::2])
 
     found = over(np.minimum, numbers)
@@ -260,7 +261,7 @@ def model_of(pool: PoolSpec) -> str | None:
 
 
 def profiles_of(pool: PoolSpec) -> tuple[str, ...]:
-    """What instances of the pool's devices are called, in the order of KINDS; empty when they are never partitioned."""
+    """The names of instances of the pool's devices, in the order of KINDS; empty when they are never partitioned."""
     model = model_of(pool) if pool.mig else None
     return MODELS[model] if model else ()
 
@@ -272,8 +273,9 @@ def kind_in(pool: PoolSpec, profile: str) -> int:
 
 
 def gpu_milli_of(profile: str) -> int:
-    """What an instance is charged: its part of the compute slices, a whole device for all of them; 0 when there is no
-    such profile."""
+    """The charge of an instance: its part of the compute slices, a whole device for all of them; 0 when there is no
+    such profile.
+    """
     for profiles in MODELS.values():
         if profile in profiles:
             return KINDS[profiles.index(profile)].compute * 1000 // COMPUTE_SLICES
@@ -321,6 +323,6 @@ def _may_use(group: TaskGroup, pool: PoolSpec) -> bool:
 
 
 def offered(pools: Sequence[PoolSpec]) -> str:
-    """Which profiles there are, by pool."""
+    """The profiles that exist, by pool."""
     parts = [f"{pool.name}: {', '.join(names)}" for pool in pools if (names := profiles_of(pool))]
     return "There are, by pool: " + "; ".join(parts) if parts else "No pool here has mig set: ask for whole devices"

@@ -1,12 +1,12 @@
-"""What nodes are, as opposed to what is free on them: pools, places, labels, taints; and the partitions that the search
-goes by.
+"""The attributes of nodes, apart from their free capacity: pools, places, labels and taints; and the partitions of the
+search.
 
-Nodes of one pool that no request can tell apart are one partition: they have the same taints, and the same values of
-the labels that requests name. Labels that nobody asks for divide nothing, so a cell with one label a node costs what a
-cell without labels does. The levels of the topology count as labels too, unless a node has a label of that name.
+Nodes of one pool that no request can tell apart form one partition: they have the same taints, and the same values of
+the labels that requests name. Labels that no request names divide nothing, so a cell with one label per node costs no
+more than a cell without labels. The levels of the topology count as labels too, unless a node has a label of that name.
 
-A label with so many values that it would make too many partitions (a host name, say) divides nothing either; requests
-that name it are matched node by node.
+A label with so many values that it would make too many partitions, such as a host name, divides nothing either.
+Requests that name it are matched node by node.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from engine.capacity.task_shapes import Demand, Shape, tolerates
-from engine.model.columns import Names, Table, view
+from engine.model.columns import Ints, Mask, Names, Table, view
 from engine.model.errors import NotFoundError
 from engine.model.specs import LEVELS, NodeSpec, NodeState, PoolSpec, ScalingSpec, Taint
 
@@ -30,7 +30,6 @@ OPEN = -1
 MAX_PARTITIONS = 512
 PLACES = LEVELS[:-1]
 """Levels at which nodes have a name besides their own."""
-Mask = np.ndarray[Any, np.dtype[np.bool_]]
 LabelSet = tuple[tuple[str, str], ...]
 TaintSet = tuple[Taint, ...]
 
@@ -40,13 +39,13 @@ class Partition(NamedTuple):
 
     pool: int
     labels: LabelSet
-    """Of the labels that divide nodes those it has, in the order they were first named."""
+    """Its labels among those that divide nodes, in the order they were first named."""
     taints: TaintSet
 
 
 @dataclass(frozen=True, slots=True)
 class ShapeReach:
-    """Where tasks of a shape may go."""
+    """The partitions open to tasks of a shape."""
 
     open: tuple[int, ...]
     """Partitions whose open nodes they may use, in order of preference."""
@@ -57,7 +56,7 @@ class ShapeReach:
     open_set: frozenset[int]
     kept_set: frozenset[tuple[int, int]]
     ranks: tuple[tuple[int, int], ...]
-    """Of each of `open`: (taints that are better avoided, pool)."""
+    """For each of `open`: (taints that are better avoided, pool)."""
 
     def tiers(self, across_pools: bool) -> list[list[int]]:
         """`open` in lists of partitions that are as good as each other, those of different pools apart unless pools
@@ -67,14 +66,14 @@ class ShapeReach:
 
 
 class PoolFacts(NamedTuple):
-    """What pools are, by row."""
+    """The attributes of pools, by row."""
 
-    capacity: np.ndarray[Any, np.dtype[np.int64]]
+    capacity: Ints
     """[4, pools] in the order of RESOURCES."""
-    devices: np.ndarray[Any, np.dtype[np.int64]]
+    devices: Ints
     model: np.ndarray[Any, np.dtype[np.int32]]
     """A number for the device model; -1 for none."""
-    price: np.ndarray[Any, np.dtype[np.int64]]
+    price: Ints
     spot: Mask
 
 
@@ -100,7 +99,7 @@ class NodeTable(Table):
         self.pool = array("i")
         self.state = array("b")
         self.booking = array("i")
-        """For whom the node is kept (`engine.state.cell_changes`); OPEN when for nobody."""
+        """The booking that keeps the node (`engine.state.cell_changes`); OPEN when there is none."""
         self.region = array("i")
         self.zone = array("i")
         self.block = array("i")
@@ -130,10 +129,10 @@ class NodeTable(Table):
         self._label_row: dict[LabelSet, int] = {pairs: i for i, pairs in enumerate(self.label_sets)}
         self._taint_row: dict[TaintSet, int] = {taints: i for i, taints in enumerate(self.taint_sets)}
         self.has_profiles = any(pool.placement for pool in self.pools)
-        """Whether some pool says how nodes are chosen."""
+        """True if some pool has a score profile."""
         self._pool_facts: PoolFacts | None = None
         self._ways: dict[tuple[int, ...], int] | None = None
-        """Where nodes stand, widest place first -> how many stand there. Counted when it is first needed."""
+        """Locations of nodes, widest place first -> number of nodes there. Counted on first use."""
         self._parents: dict[tuple[int, int, int], int] | None = None
         self.divide()
 
@@ -279,7 +278,7 @@ class NodeTable(Table):
         place = getattr(self, LEVELS[level])[node] if level < len(PLACES) else 0
         return place or -1 - node
 
-    def domain_column(self, level: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def domain_column(self, level: int) -> Ints:
         """`domain_of` every node."""
         alone = -1 - np.arange(len(self.node_ids))
         if level == len(PLACES):
@@ -288,7 +287,9 @@ class NodeTable(Table):
         return np.where(places > 0, places, alone)
 
     def label_mask(self, demand: Demand) -> Mask:
-        """Which nodes have one of the values of the label (or, at a level of the topology, stand there)."""
+        """Mask of the nodes with one of the values of the label (or, at a level of the topology, in one of those
+        domains).
+        """
         matches, has = np.zeros((2, len(self.label_sets)), bool)
         for row, pairs in enumerate(self.label_sets):
             for key, value in pairs:
@@ -321,7 +322,7 @@ class NodeTable(Table):
                 self.partition_nodes[self.partition[node]] -= 1
 
     def dividing_labels(self) -> tuple[str, ...]:
-        """Those of the named labels that do not make too many partitions, in the order they were named."""
+        """The named labels that do not make too many partitions, in the order they were named."""
         kept: list[str] = []
         if not self.named_labels or not len(self.node_ids):
             return tuple(self.named_labels)
@@ -356,7 +357,7 @@ class NodeTable(Table):
         return found
 
     def reach(self, shape: Shape) -> ShapeReach:
-        """Where tasks of the shape may go, as far as that follows from what nodes are."""
+        """The partitions open to tasks of the shape, by the attributes of nodes alone."""
         found = self.reaches.get(shape)
         if found is None:
             found = self.reaches[shape] = self._reach(shape)
@@ -411,11 +412,11 @@ class NodeTable(Table):
         return np.asarray(mine[view(self.partition)] & self.labelled(reach.loose))
 
     def loose_mask(self, reach: ShapeReach) -> Mask:
-        """Which nodes have the labels that are to be matched node by node."""
+        """Mask of the nodes with the labels that are to be matched node by node."""
         return self.labelled(reach.loose)
 
     def labelled(self, demands: tuple[Demand, ...]) -> Mask:
-        """Which nodes have labels as demanded."""
+        """Mask of the nodes with the demanded labels."""
         mask: Mask = np.ones(len(self.node_ids), bool)
         for demand in demands:
             found = self.label_mask(demand)

@@ -1,8 +1,8 @@
-"""How good a node is for a task: one function per score, over arrays of nodes that were already found to fit.
+"""Scores of nodes for a task: one function per score, over arrays of nodes that were already found to fit.
 
-Every score gives 0 to 100 for each node, higher is better. A profile is weights by name (`SCORES`); `weighted` sums
-the scores as the whole numbers they are cut to, as the Kubernetes scheduler does, so that near ties are ties and go to
-the lowest row. To add a score: one function here and its name in `SCORES`.
+Every score gives 0 to 100 for each node, higher is better. A profile is weights by name (`SCORES`). `weighted` sums the
+scores, cut to whole numbers as in the Kubernetes scheduler, so that near ties are ties and go to the lowest row. To add
+a score, write one function here and name it in `SCORES`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class CandidateNodes:
 
 @dataclass(frozen=True, slots=True)
 class TaskRequest:
-    """What one task asks for. GPUs are `gpus` whole devices or a `share` of one device, never both."""
+    """The request of one task. GPUs are `gpus` whole devices or a `share` of one device, never both."""
 
     cpu: int = 0
     memory: int = 0
@@ -86,14 +86,14 @@ class MixShape:
     models: tuple[int, ...]
     """Acceptable GPU models; empty: any."""
     count: int
-    """How often it occurs."""
+    """The number of such tasks."""
     memory: int = 0
     """MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What scores need to know besides the nodes. The defaults leave the scores that use them flat."""
+    """Inputs of scores besides the nodes. With the defaults the scores that use them are flat."""
 
     mix: tuple[MixShape, ...] = ()
     """Tasks that want a place, now or as seen lately."""
@@ -158,8 +158,9 @@ def gpu_fragmentation(nodes: CandidateNodes, wish: TaskRequest, around: Surround
 
 
 def gpu_stranding(nodes: CandidateNodes, wish: TaskRequest, around: Surroundings) -> Floats:
-    """As `gpu_fragmentation`, but of fragment + stranded GPU (`stranded`): what lies idle in pieces nobody can use, and
-    what the node's CPU and memory could not drive if its other tasks were average ones."""
+    """Score as `gpu_fragmentation`, but of fragment + stranded GPU (`stranded`): idle pieces that no task can use, and
+    devices that the node's CPU and memory could not drive if its other tasks were average ones.
+    """
 
     def lost(free: Longs, devices: NDArray[np.int32]) -> Longs:
         pieces = fragment(free[CPU], devices, nodes.model, around.mix)

@@ -1,28 +1,24 @@
-"""What one task asks for, compiled against the pools, and its bonds: whom it must be near or keep apart from.
+"""The request of one task, compiled against the pools, and the bonds that keep workloads near each other or apart.
 
-Bonds between workloads: who must be near whom, and who keeps apart from whom.
-
-A term is a set of tags and a level of the topology. Of every term that some workload names it is counted, domain by
-domain, how many tasks there are of work that carries the tags, and how many of work that keeps apart from it: the
-second because keeping apart holds both ways. So whether a node will do takes a look-up for each term of the request,
-however large the cell.
+A term of a bond is a set of tags and a level of the topology. For every term that some workload names, two counts are
+kept per domain: tasks of work that carries the tags, and tasks of work that keeps apart from it. The second is needed
+because keeping apart holds both ways. The test of a node is then one look-up for each term of the request, however
+large the cell.
 
 A node whose place at a level is not known is alone there.
-
-What one task asks for, compiled against the pools.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
 
 from engine.capacity import mig
-from engine.model.columns import view
+from engine.model.columns import Mask, view
 from engine.model.specs import (
     LEVELS,
     RESOURCES,
@@ -44,13 +40,12 @@ if TYPE_CHECKING:
     from engine.capacity.node_attributes import NodeTable
 
 
-Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Marks = tuple[tuple[int, ...], tuple[int, ...]]
 """(terms whose tags a workload carries, terms by which it keeps apart)"""
 
 
 class Bonds(msgspec.Struct, frozen=True, array_like=True):
-    """What the tasks of a workload ask for together, besides what each asks for itself. As in WorkloadSpec."""
+    """The joint terms of a workload's tasks, besides each task's own request. As in WorkloadSpec."""
 
     topology: TopologyRequest | None = None
     near: tuple[Affinity, ...] = ()
@@ -62,7 +57,7 @@ class Bonds(msgspec.Struct, frozen=True, array_like=True):
 
 
 FREE = Bonds()
-"""Of a workload that asks for nothing of the kind."""
+"""Bonds of a workload that sets none."""
 
 
 def bonds_of(spec: WorkloadSpec, shunned: tuple[int, ...] = ()) -> Bonds:
@@ -72,7 +67,7 @@ def bonds_of(spec: WorkloadSpec, shunned: tuple[int, ...] = ()) -> Bonds:
 
 
 class Company:
-    """Who is where, as far as somebody wants to be near to them or apart from them."""
+    """Locations of the work that other work wants to be near to or apart from."""
 
     __slots__ = (
         "carried_by", "carriers", "keepers", "kept_apart", "level", "number", "placed", "terms", "version", "wanted",
@@ -84,9 +79,9 @@ class Company:
         self.level: list[int] = []
         """Index into LEVELS of each term."""
         self.kept_apart: list[bool] = []
-        """Whether somebody keeps apart by the term."""
+        """True if some work keeps apart by the term."""
         self.wanted: list[bool] = []
-        """Whether somebody wants to be near by the term."""
+        """True if some work wants to be near by the term."""
         self.carriers: list[dict[int, int]] = []
         """Term -> domain -> tasks of work that carries the tags."""
         self.keepers: list[dict[int, int]] = []
@@ -134,7 +129,7 @@ class Company:
         return tuple(number for number, term in enumerate(self.terms) if term.tags.items() <= tags.items())
 
     def shunners(self, tags: Mapping[str, str]) -> tuple[int, ...]:
-        """Those of them by which somebody keeps apart."""
+        """The terms among them by which some work keeps apart."""
         return tuple(number for number in self.carried(tags) if self.kept_apart[number]) if self.terms else ()
 
     # -- counts -------------------------------------------------------------------------------------------------------
@@ -161,7 +156,7 @@ class Company:
     # -- questions ----------------------------------------------------------------------------------------------------
 
     def admits(self, nodes: NodeTable, node: int, terms: BondTerms) -> bool:
-        """Whether work with these terms may be on the node, besides what is where now."""
+        """True if work with these terms may be on the node beside the work there now."""
         for term in terms.near:
             if self.carriers[term] and nodes.domain_of(self.level[term], node) not in self.carriers[term]:
                 return False
@@ -207,12 +202,12 @@ def size_class(value: int) -> int:
 
 
 class Demand(NamedTuple):
-    """What is asked of one label of a node."""
+    """The demand on one label of a node."""
 
     key: str
     values: frozenset[str]
     any: bool
-    """Whatever its value."""
+    """True if any value will do."""
     avoided: bool
     """The node must not have it."""
 
@@ -220,7 +215,7 @@ class Demand(NamedTuple):
         return self.any or value in self.values
 
     def holds(self, value: str | None) -> bool:
-        """Whether a node with that value, or without the label, is as asked."""
+        """True if a node with that value, or without the label, meets the demand."""
         return (value is not None and self.accepts(value)) != self.avoided
 
 
@@ -234,7 +229,7 @@ class BondTerms(NamedTuple):
 
 
 class Shape:
-    """What one task asks for, compiled against the pools. Equal requests share one Shape."""
+    """The request of one task, compiled against the pools. Equal requests share one Shape."""
 
     __slots__ = (
         "_limited",
@@ -282,7 +277,7 @@ class Shape:
             self.gpu_milli, self.gpus, self.share = mig.gpu_milli_of(group.mig), 0, 0
             self.kinds = tuple(mig.kind_in(pool, group.mig) for pool in pools)
         self.part = bool(self.share or self.kinds)
-        """Whether a task gets a part of one device, a share or a MIG instance, and so is placed by itself."""
+        """True if a task gets a part of one device, a share or a MIG instance, and so is placed by itself."""
         self.cpu_class = size_class(self.cpu)
         self.memory_class = size_class(self.memory)
         eligible = [i for i, pool in enumerate(pools) if accepts(group, pool, bonds.qos)]
@@ -305,7 +300,7 @@ class Shape:
         self.tolerations: tuple[Toleration, ...] = group.tolerations
         self.spread: Spread | None = group.spread
         self.topology: TopologyRequest | None = bonds.topology
-        """Of its gang."""
+        """The topology request of its gang."""
         self.data: tuple[str, ...] = bonds.data
         """Zones that hold what it reads."""
         known = term_of or {}
@@ -349,7 +344,7 @@ class Shape:
         return self.pools[0] if self.pools else self.booked[0][1]
 
     def most_on(self, pool: PoolSpec) -> int:
-        """How many such tasks an empty node of the pool holds."""
+        """The number of such tasks that an empty node of the pool holds."""
         cpu, memory, gpu, disk = pool.offered.vector()
         counts = [have // want for have, want in ((cpu, self.cpu), (memory, self.memory), (disk, self.disk)) if want]
         if self.gpus:
@@ -363,7 +358,7 @@ class Shape:
 
 
 def demands_of(group: TaskGroup) -> tuple[Demand, ...]:
-    """What the group asks of the labels of its nodes."""
+    """The group's demands on the labels of its nodes."""
     asked = ((group.node_labels, False), (group.avoid_labels, True))
     return tuple(
         Demand(key, frozenset(values) - {ANY}, ANY in values, avoided)
@@ -377,7 +372,7 @@ def tolerates(tolerations: tuple[Toleration, ...], taint: Taint) -> bool:
 
 
 def accepts(group: TaskGroup, pool: PoolSpec, qos: Qos = "guaranteed") -> bool:
-    """Whether an empty node of the pool could hold one task of the group, its labels and taints apart."""
+    """True if an empty node of the pool could hold one task of the group, labels and taints aside."""
     if qos == "guaranteed" and pool.overcommitted:
         return False
     if group.pools and pool.name not in group.pools:
@@ -394,7 +389,7 @@ def accepts(group: TaskGroup, pool: PoolSpec, qos: Qos = "guaranteed") -> bool:
 
 
 def task_size(shape: Shape) -> str:
-    """What one task asks for, as people write it."""
+    """The request of one task, as people write it."""
     request = (shape.cpu, shape.memory, shape.gpu_milli, shape.disk)
     parts = [
         shape.mig if shape.mig and RESOURCES[i] == "gpu_milli" else quantity(i, value)

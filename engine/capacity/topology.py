@@ -1,20 +1,14 @@
-"""The tree of places: which domain of each level a node is in, and the room for tasks in every domain.
+"""The tree of places: the domain of each level that a node is in, and the room for tasks in every domain.
 
-The tree of places: which domain of each level a node is in, and how far apart nodes are.
-
-Nodes are laid out in one order, by region, zone, block, rack and NVLink domain, then by age: every domain of every
-level is a run of that order, and neighbours in it are neighbours in the network. A position is a place in that order.
-
-A domain is known by its name and by what it is in: two racks of one name in different blocks are two racks. A node
+Nodes are laid out in one order, by region, zone, block, rack and NVLink domain, then by age. Every domain of every
+level is a run of that order, and neighbours in it are neighbours in the network. A position is a place in that order. A
+domain is identified by its name and its parents, so two racks of one name in different blocks are two racks. A node
 whose name at a level is not known is alone in that level.
 
-Room for tasks of a shape in every domain of the topology, kept up with what changes; and the choice of domains.
-
-Whoever shifts capacity notes the node in `DomainRoom.touched`. A shape that is asked about looks only at nodes touched
-since it was last asked: a gang costs what it and those before it used, not what the cell is large. Domains of a level
-are kept sorted by room, so the smallest that is enough is found by bisection, and the largest are at the end.
-
-All of it follows from the capacity: it can be dropped at any time and is made anew when needed.
+Room is kept up as capacity changes: each change notes its node in `DomainRoom.touched`. A shape looks only at nodes
+touched since its last use, so a gang costs the changes of those before it, not the size of the cell. The domains of a
+level are kept sorted by room, so the smallest sufficient one is found by bisection, and the largest are at the end. All
+of it follows from the capacity: it can be dropped at any time and is made anew when needed.
 """
 
 from __future__ import annotations
@@ -25,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from engine.model.columns import view
+from engine.model.columns import Ints, view
 from engine.model.specs import LEVELS, NodeState, TopologyRequest
 
 if TYPE_CHECKING:
@@ -33,7 +27,6 @@ if TYPE_CHECKING:
     from engine.capacity.task_shapes import Shape
 
 
-Ints = np.ndarray[Any, np.dtype[np.int64]]
 REGION, ZONE, BLOCK, RACK, NVLINK, NODE = range(len(LEVELS))
 """Levels as indexes into LEVELS, the widest first."""
 CELL = -1
@@ -41,7 +34,7 @@ CELL = -1
 
 
 class TopologyTree:
-    """Where every node stands. Never changes: nodes that are added make a new one."""
+    """The location of every node. Never changes: added nodes make a new tree."""
 
     def __init__(self, capacity: Capacity) -> None:
         size = len(capacity.node_ids)
@@ -79,8 +72,9 @@ class TopologyTree:
         return int(starts[domain]), int(starts[domain + 1])
 
     def holds(self, level: int, span: tuple[int, int]) -> bool:
-        """Whether one domain of the level holds all the positions. A domain of a narrower level need not be in one:
-        where the wider name is not known each of its nodes is alone in the wider level."""
+        """True if one domain of the level holds all the positions. A domain of a narrower level need not be in one:
+        where the wider name is not known, each of its nodes is alone in the wider level.
+        """
         domain = self.domain[level]
         return bool(domain[span[0]] == domain[span[1] - 1])
 
@@ -115,7 +109,7 @@ class TopologyTree:
         return self._below[level]
 
     def name(self, capacity: Capacity, level: int, domain: int) -> str:
-        """What people call the domain: its name, or that of the node which is alone in it."""
+        """The domain's name for people, or that of the node which is alone in it."""
         node = int(self.rows[self.starts[level][domain]])
         place = getattr(capacity, LEVELS[level])[node] if 0 <= level < NODE else 0
         return str(capacity.places.names[place]) or str(capacity.node_ids[node])
@@ -142,7 +136,7 @@ def narrowest_shared(here: Ints, there: Ints, *, same_node: bool | Any) -> Ints:
 
 
 class Spans:
-    """How a gang lies in the network, and what the ring of its ranks crosses."""
+    """The layout of a gang in the network, and the links that the ring of its ranks crosses."""
 
     def __init__(self, capacity: Capacity, nodes: Sequence[int]) -> None:
         """`nodes`, not empty, in the order of ranks: a node may be there more than once."""
@@ -195,7 +189,7 @@ Span = tuple[int, int]
 
 
 class DomainChoice(NamedTuple):
-    """Where a gang goes, and how it is laid out there."""
+    """The domain chosen for a gang, and its layout there."""
 
     span: Span
     first: int
@@ -212,12 +206,12 @@ class NearestDomain(NamedTuple):
 
 
 def request_of(shape: Shape) -> Request:
-    """What tells whether tasks are just alike. Parts of devices are not: their room depends on how they lie."""
+    """The key under which tasks are exactly alike. Parts of devices are not: their room depends on their layout."""
     return (-1, 0, 0, 0) if shape.part else (shape.cpu, shape.memory, shape.gpus, shape.disk)
 
 
 class DomainRoom:
-    """What is known of the room in domains, for the shapes that were asked about lately."""
+    """The known room in domains, for the shapes that were used lately."""
 
     def __init__(self, tree: TopologyTree) -> None:
         self.tree = tree
@@ -226,7 +220,7 @@ class DomainRoom:
         self.shifted: list[tuple[Request, Ints, Ints]] = []
         """(request, node rows, tasks given back; negative where they were taken) of many nodes shifted at once."""
         self._before = 0
-        """How many entries were dropped from the front of `touched`."""
+        """Number of entries dropped from the front of `touched`."""
         self._shifted_before = 0
         self._rooms: dict[Shape, DomainRooms] = {}
         """The one asked about last is last."""
@@ -234,7 +228,7 @@ class DomainRoom:
         """Kinds of gangs that an empty domain was found to hold, by `engine.admission.submissions`."""
 
     def copy(self) -> DomainRoom:
-        """For a copy of the capacity: the tree is shared, room is counted anew when it is asked for."""
+        """The copy for a copy of the capacity: the tree is shared, room is counted anew on use."""
         return DomainRoom(self.tree)
 
     def rooms(self, capacity: Capacity, shape: Shape) -> DomainRooms:
@@ -266,11 +260,11 @@ class DomainRoom:
         return rooms
 
     def note(self, shape: Shape, rows: Ints, tasks: Ints) -> None:
-        """So many tasks of the shape were given back on these nodes, all at once, or taken where negative."""
+        """Note that so many tasks of the shape were given back on these nodes, all at once, or taken where negative."""
         self.shifted.append((request_of(shape), rows, tasks))
 
     def remember(self, kind: Hashable) -> None:
-        """That an empty domain holds gangs of the kind."""
+        """Record that an empty domain holds gangs of the kind."""
         if len(self.sound) >= MAX_SHIFTED:
             self.sound.clear()
         self.sound.add(kind)
@@ -285,7 +279,7 @@ def when_empty(capacity: Capacity, most: tuple[int, ...], level: int) -> Ints:
 
 
 def domain_room(capacity: Capacity) -> DomainRoom:
-    """That of the capacity, made if nobody has asked before."""
+    """The DomainRoom of the capacity, made on first use."""
     found = capacity.domain_room
     if found is None or len(found.tree.rows) != len(capacity.node_ids):
         found = capacity.domain_room = DomainRoom(TopologyTree(capacity))
@@ -411,9 +405,11 @@ def levels_asked(tree: TopologyTree, request: TopologyRequest) -> tuple[int, int
 def spans(
     tree: TopologyTree, rooms: list[DomainRooms], counts: tuple[int, ...], request: TopologyRequest
 ) -> Iterator[DomainChoice]:
-    """Where a gang with `counts[g]` tasks of the shape of `rooms[g]` might go, the best first: in one domain of the
-    preferred level, the smallest that is enough; then in one of a wider level, that first of which fewest domains of
-    the preferred level are enough; up to the required level. Exact for one group; for several each has room alone."""
+    """The possible spans of a gang with `counts[g]` tasks of the shape of `rooms[g]`, the best first. They are one
+    domain of the preferred level, the smallest that is enough; then one of a wider level, that first of which the
+    fewest domains of the preferred level are enough; up to the required level. Exact for one group; for several, each
+    is taken to have the room alone.
+    """
     required, preferred = levels_asked(tree, request)
     if required == preferred and len(rooms) == 1:
         for domain in rooms[0].enough(required, counts[0]):
@@ -444,7 +440,7 @@ def _fitting(
 
 
 def _needed(tree: TopologyTree, room: Ints, level: int, narrower: int, want: int) -> Ints:
-    """For each domain of the level: the fewest domains of the narrower level in it whose room together is enough."""
+    """The fewest narrower domains whose room together is enough, for each domain of the level."""
     edges = tree.both_edges(level, narrower)
     sums = np.add.reduceat(room, edges)
     inside = tree.domain[level][edges]

@@ -1,8 +1,9 @@
-"""Capacity ahead of demand: what is asked of each growing pool, and how large it should be by the time at which a node
-that is ordered now is ready.
+"""Capacity ahead of demand: the demand on each growing pool, and the pool's size by the time a node ordered now is
+ready.
 
-Demand is in nodes: those that what runs fills and what waits would, each kind of task beside its like. It is noted when
-a scan finds more than any before in the same hour; what an hour will ask for is foretold from the hours that are over.
+Demand is in nodes: those that running work fills and waiting work would fill, with each kind of task packed beside its
+like. A scan records it when it exceeds any earlier value of the same hour. The forecast of an hour uses the hours that
+are over.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from engine.capacity.task_shapes import Shape
 from engine.model import events as ev
 from engine.model.columns import view
 from engine.model.specs import HOUR_MS, PoolSpec
-from engine.placement.eligible_nodes import suits
+from engine.placement.node_choice import suits
 from engine.state.cell_state import State
 from engine.state.demand import Forecaster, SeasonalBaseline
-from engine.state.pending_groups import STOPPED
+from engine.state.pending_work import STOPPED
 from engine.state.queue_tree import Charge
 from engine.state.workloads import NONE
 
@@ -30,13 +31,13 @@ class DemandLot(NamedTuple):
 
     shapes: tuple[Shape, ...]
     tasks: tuple[int, ...]
-    """Of each shape, of all of them together."""
+    """Tasks of each shape, over all of them together."""
     pools: dict[int, int]
     """Growing pools that could hold each of them whole -> millionths of a node that all of them would take there."""
 
 
 class Foresight:
-    """How large growing pools should be. Keeps what it worked out for an hour: nothing that it could not do again."""
+    """The wanted sizes of growing pools. It caches the figures of an hour, all of which can be worked out again."""
 
     def __init__(self, state: State, forecaster: Forecaster | None = None) -> None:
         self._state = state
@@ -121,8 +122,9 @@ def in_use(state: State) -> list[int]:
 
 
 def waiting(state: State, now_ms: int) -> list[DemandLot]:
-    """What waits and could use growing pools, lot by lot in the order of priority; of each as much as quota allows once
-    those before it have theirs. What is larger than a pool may become is not counted there."""
+    """The waiting work that could use growing pools, lot by lot in the order of priority; of each as much as quota
+    allows beside the lots before it. A lot larger than a pool may become is not counted there.
+    """
     w, queues = state.workloads, state.queues
     growing = [pool for pool, spec in enumerate(state.capacity.pools) if spec.scaling is not None]
     groups = state.pending.groups
@@ -186,7 +188,7 @@ def _shares(shapes: tuple[Shape, ...], tasks: tuple[int, ...], pool: PoolSpec) -
 
 
 def whole_nodes(share: int) -> int:
-    """So many millionths of a node, rounded up to nodes."""
+    """That many millionths of a node, rounded up to nodes."""
     return -(-share // MILLION)
 
 

@@ -1,18 +1,14 @@
-"""How many nodes may be ordered now, and how fast: sizes, quotas, and the pace at which providers are asked.
-
-How fast to ask for machines: as fast as the quotas allow, and no faster than the head node can take their calls.
+"""Limits on orders of nodes: sizes of pools and of the cell, quotas of projects, sizes of requests, and their pace.
+Pools that failed to deliver are left alone for a while.
 
 Requests go out in batches with pauses of random length between them, as in Clemson's run on Google Cloud. A batch is
-held to what is left of each project's quota, to what each zone seems to have, and to what the head node can bear.
-However long machines boot, they call on average as often as they were asked for some time ago; so they are asked for no
-more often than the head node's limit less four standard deviations of a Poisson count. Requests that come to nothing
-make no call and do not count.
+held to the rest of each project's quota, to the likely stock of each zone, and to the calls that the head node can
+bear. However long machines boot, they call on average as often as they were requested some time ago. So they are
+requested no more often than the head node's limit less four standard deviations of a Poisson count. Requests that come
+to nothing make no call and do not count.
 
-What a zone has is found by asking: a batch that is granted whole may be twice as large next time; one that is not is
-followed by a pause, after which as many are asked for as the zone gave since the pause before.
-
-How many nodes may be ordered now: sizes of pools and of the cell, quotas of projects, sizes of requests, and pools
-that are left alone because they failed to deliver.
+The stock of a zone is found by trial. After a batch that is granted whole, the next may be twice as large. After any
+other comes a pause, and then a batch of as many as the zone gave since the pause before.
 """
 
 from __future__ import annotations
@@ -25,7 +21,7 @@ from typing import NamedTuple
 
 from engine.elasticity.providers import WINDOW_MS, CloudReport, CloudSpec, ProviderSignal, SimulatedCloud
 from engine.model.specs import PoolSpec
-from engine.placement.eligible_nodes import could_stand, grows
+from engine.placement.node_choice import could_stand, grows
 from engine.state.cell_state import State
 from engine.state.machines import OrderState
 
@@ -55,9 +51,9 @@ class Pacer:
         self.calls_per_s = planned_calls_per_s(spec.head_calls_per_s)
         """Planned for."""
         self._calls_left = self.calls_per_s
-        """That may be planned for now."""
+        """Calls that may be planned for now."""
         self._counted_ms = 0
-        """When that was last worked out."""
+        """Time of that count."""
         zones = [i for i, project in enumerate(spec.projects) for _ in project.zones]
         self._project_of = zones
         self._quota = [project.requests_per_100_s for project in spec.projects]
@@ -72,7 +68,7 @@ class Pacer:
         self._granted = [0] * len(zones)
         """Machines the zone gave since it was last out of stock."""
         self._refused = [0] * len(zones)
-        """Of the zone's batch so far."""
+        """Refused requests of the zone's batch so far."""
         self._next_ms = 0
         self.alive = 0
         """Machines granted and not gone, dropped ones not counted."""
@@ -176,22 +172,22 @@ NO_LIMIT = 1 << 40
 
 
 class GrowthRoom(NamedTuple):
-    """How far a pool may grow."""
+    """The limits of a pool's growth."""
 
     most: int
     """Nodes in all, in time."""
     now: int
-    """Of them those that the project may still ask for now."""
+    """Nodes of `most` that the project may still request now."""
     in_batch: int
-    """Of these those that still go into the request of this scan for whoever comes."""
+    """Nodes of `now` that still fit this scan's request for single tasks."""
     at_once: int
     """The most that could ever be asked for in one request."""
     why: str
-    """What sets `most`, where it is 0; else what sets the others."""
+    """The limit that sets `most`, where it is 0; else the one that sets the others."""
 
 
 class OrderLimits:
-    """What is left of every limit, while orders are made."""
+    """The rest of every limit, while orders are made."""
 
     def __init__(self, state: State, now_ms: int) -> None:
         self._state = state
@@ -205,7 +201,7 @@ class OrderLimits:
         self._nodes = len(state.capacity.row_of) + sum(self.due)
         self._ordered = [0] * len(pools)
         self._in_batch = [0] * len(pools)
-        """Of them those for whoever comes, which go into one request."""
+        """The part for single tasks, which goes into one request."""
         self._asked: dict[str, int] = {}
         """By project, machines asked for in the last 100 seconds."""
         for row in range(len(orders.pool) - 1, -1, -1):
@@ -232,11 +228,11 @@ class OrderLimits:
         return f"project {scaling.project}" if scaling is not None and scaling.project else f"pool {pool}"
 
     def any_room(self) -> bool:
-        """Whether anything at all may be ordered now."""
+        """True if anything at all may be ordered now."""
         return any(grows(pool) and self.room(row).now for row, pool in enumerate(self._state.capacity.pools))
 
     def room(self, pool: int) -> GrowthRoom:
-        """What may still be ordered of the pool."""
+        """The nodes that may still be ordered of the pool."""
         state, settings = self._state, self._settings
         spec = state.capacity.pools[pool]
         most = could_stand(spec)
@@ -276,7 +272,7 @@ class OrderLimits:
         return "is out of stock" if refused else "has not delivered what was ordered"
 
     def take(self, pool: int, nodes: int, *, gang: bool) -> None:
-        """So many of it are ordered."""
+        """Count so many nodes of it as ordered."""
         self._ordered[pool] += nodes
         self._in_batch[pool] += 0 if gang else nodes
         self._nodes += nodes

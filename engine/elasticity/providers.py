@@ -1,20 +1,15 @@
-"""What the engine and a provider of machines say to each other, and the simulated clouds that answer.
+"""Providers of machines: their interface to the engine, the check of their reports, and simulated clouds.
 
-Simulated clouds: what providers do with requests for machines.
+A provider reads the open orders of the state (`engine.state.machines`) and reports granted machines, orders it cannot
+fill, and machines that have booted. Reports may come late, twice or never, and may be untrue, so they reach the state
+only through `check`. A machine that no order covers is refused and given back. No order stays open, and no granted
+machine stays booting, beyond the order's time.
 
-Every request is for one machine. A project may make so many in any 100 seconds; those above it are refused. A zone has
-so many machines for us at a time, or none: then the answer, some seconds later, is that it is out of stock. A machine
-that was granted boots and calls the head node, which takes so many calls in a second and drops the others. Spot
-machines may be taken back at any time.
-
-Nothing here knows what the machines are for. All chance comes from the seed.
-
-What the engine and a provider of machines say to each other, and the simulated provider.
-
-A provider reads the open orders of the state (`engine.state.machines`) and reports: machines it grants for one,
-that it has no more of them, machines that have booted. Reports may come late, twice or never, and may be untrue, so
-nothing of them reaches the state but through `check`: a machine that nobody ordered so is refused and given back, and
-no order stays open, and no granted machine booting, beyond the order's time.
+In a simulated cloud every request is for one machine. A project may make a limited number of requests in any 100
+seconds; those above it are refused. A zone has a limited stock at a time, or none: then it answers some seconds later
+that it is out of stock. A granted machine boots and calls the head node, which takes a limited number of calls per
+second and drops the others. Spot machines may be taken back at any time. The clouds know nothing of the machines' use,
+and all chance comes from the seed.
 """
 
 from __future__ import annotations
@@ -47,7 +42,7 @@ from engine.model.specs import (
     check_id,
     check_quantity,
 )
-from engine.placement.eligible_nodes import could_stand
+from engine.placement.node_choice import could_stand
 from engine.state.cell_state import State
 from engine.state.machines import OrderState
 from engine.state.workloads import NONE
@@ -72,7 +67,7 @@ class ZoneSpec(Spec, frozen=True, kw_only=True):
 
 
 class ProjectSpec(Spec, frozen=True, kw_only=True):
-    """What requests are counted against."""
+    """A project: requests are counted against its quota."""
 
     name: str
     requests_per_100_s: int
@@ -103,14 +98,14 @@ def check_cloud(spec: CloudSpec) -> None:
 
 
 class ProviderSignal(IntEnum):
-    """What a provider reports of one request or machine."""
+    """A provider's report on one request or machine."""
 
     GRANTED = 0
     OUT_OF_STOCK = 1
     CALLED = 2
     """It has booted, and the head node has taken its call."""
     DROPPED = 3
-    """It has booted, and the head node had no time for it: it costs money and is of no use."""
+    """It has booted, and the head node dropped its call: it costs money and is of no use."""
     TAKEN = 4
     """It is gone."""
 
@@ -121,7 +116,7 @@ class CloudReport(NamedTuple):
     """Number of the request, which is that of the machine if it is granted."""
     zone: int
     """Index into `SimulatedCloud.zones`."""
-    said: ProviderSignal
+    signal: ProviderSignal
 
 
 class SimulatedCloud:
@@ -161,7 +156,7 @@ class SimulatedCloud:
         return range(first, self._next)
 
     def _count_requests(self, zone: int, count: int, now_ms: int) -> int:
-        """How many of so many requests are within the quota of the zone's project."""
+        """The number of these requests within the quota of the zone's project."""
         project = self.project_of[zone]
         asked, limit = self._asked[project], self.spec.projects[project].requests_per_100_s
         while asked and asked[0][0] <= now_ms - WINDOW_MS:
@@ -191,16 +186,16 @@ class SimulatedCloud:
         return self._due[0].at_ms if self._due else None
 
     def take_reports(self, until_ms: int) -> list[CloudReport]:
-        """What happened up to the cell time, in order."""
+        """The reports up to the cell time, in order."""
         reports = []
         while self._due and self._due[0].at_ms <= until_ms:
             due = heappop(self._due)
             if due.machine in self._gone:
                 self._gone.discard(due.machine)
                 continue
-            if due.said == ProviderSignal.GRANTED:
+            if due.signal == ProviderSignal.GRANTED:
                 reports.append(self._grant(due))
-            elif due.said == ProviderSignal.CALLED:
+            elif due.signal == ProviderSignal.CALLED:
                 reports.append(self._call(due))
             else:
                 self.held[due.zone] -= 1
@@ -210,7 +205,7 @@ class SimulatedCloud:
     def _grant(self, due: CloudReport) -> CloudReport:
         zone = self.zones[due.zone]
         if self.held[due.zone] >= stock_at(zone, due.at_ms):
-            return due._replace(said=ProviderSignal.OUT_OF_STOCK)
+            return due._replace(signal=ProviderSignal.OUT_OF_STOCK)
         self.held[due.zone] += 1
         boot_ms = lognormal_ms(self._random, *zone.boot_ms) + 1
         heappush(self._due, CloudReport(due.at_ms + boot_ms, due.machine, due.zone, ProviderSignal.CALLED))
@@ -219,7 +214,7 @@ class SimulatedCloud:
     def _call(self, due: CloudReport) -> CloudReport:
         second = due.at_ms // 1000
         if self._calls[second] >= self.spec.head_calls_per_s:
-            return due._replace(said=ProviderSignal.DROPPED)
+            return due._replace(signal=ProviderSignal.DROPPED)
         if len(self._calls) > 1000:
             self._calls = Counter({second: self._calls[second]})
         self._calls[second] += 1
@@ -249,7 +244,7 @@ MAX_NAME = 100
 
 
 class Machine(msgspec.Struct, frozen=True, array_like=True):
-    """What a provider says a machine is. Its name is the provider's for it, and becomes the node's id."""
+    """A machine as its provider describes it. Its name is the provider's, and becomes the node's id."""
 
     name: str
     pool: str
@@ -266,7 +261,7 @@ class MachinesGranted(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OutOfStock(msgspec.Struct, frozen=True, array_like=True):
-    """There are no more machines for the order."""
+    """The provider has no more machines for the order."""
 
     order: int
 
@@ -302,8 +297,7 @@ class Provider(Protocol):
 
 
 def check(state: State, report: Report, now_ms: int) -> tuple[list[ev.AnyEvent], list[str]]:
-    """What follows from a report, and the names of machines to give back. A report that says nothing new has no
-    events."""
+    """The events of a report, and the names of machines to give back. A report without news has no events."""
     if isinstance(report, MachinesGranted):
         return _granted(state, report, now_ms)
     if isinstance(report, MachinesBooted):
@@ -371,13 +365,13 @@ def _refusals(faults: dict[tuple[int, str], list[str]]) -> list[ev.AnyEvent]:
 
 
 def _is_of(state: State, name: str, order: int) -> bool:
-    """Whether that machine was granted for the order already: the report comes again."""
+    """True if that machine was granted for the order already: the report is a repetition."""
     node = state.capacity.row_of.get(name)
     return node is not None and state.capacity.order[node] == order
 
 
 def _fault(state: State, order: int, machine: Machine) -> str:
-    """What is wrong with a machine granted for an open order; empty when nothing is."""
+    """The fault of a machine granted for an open order; empty when there is none."""
     pool: PoolSpec = state.capacity.pools[state.orders.pool[order]]
     try:
         check_id(machine.name, "machine")
@@ -395,7 +389,7 @@ def _fault(state: State, order: int, machine: Machine) -> str:
 
 
 def _other_size(machine: Machine, pool: PoolSpec) -> str:
-    """Whether it is of another size than nodes of the pool; empty when not."""
+    """The difference in size from nodes of the pool; empty when there is none."""
     if machine.capacity == pool.capacity:
         return ""
     return f"it is another machine than those of {pool.name}"
@@ -530,8 +524,9 @@ class Provisioning:
 
 
 class ProviderFaults(msgspec.Struct, frozen=True, kw_only=True):
-    """How the simulated provider lies. Rates are per thousand, drawn for every order or machine on its own. Raises
-    SpecError."""
+    """False reports of the simulated provider. Rates are per thousand, drawn for every order or machine on its own.
+    Raises SpecError.
+    """
 
     silent: int = 0
     """Machines that are granted and never boot."""
@@ -577,7 +572,7 @@ class SimulatedProvider(Provider):
         return self._due[0][0] if self._due else None
 
     def give_back(self, names: Iterable[str]) -> None:
-        """Nobody pays for what was never a node."""
+        """Give back machines that never became nodes, at no cost."""
 
     def take_reports(self, until_ms: int) -> list[Report]:
         self._look()
@@ -650,7 +645,7 @@ class SimulatedProvider(Provider):
             heappush(self._due, (at_ms + HEARD_EVERY_MS, _Due.BOOT_AGAIN, node))
 
     def _boot_ms(self, node: int) -> int:
-        """From grant to the full second at which its call is heard."""
+        """Time from the grant to the full second at which its call is heard."""
         capacity = self._state.capacity
         scaling = capacity.pools[capacity.pool[node]].scaling
         median, p95 = ScalingSpec(most=0).boot_ms if scaling is None else scaling.boot_ms
@@ -667,7 +662,7 @@ class SimulatedProvider(Provider):
     # -- what ---------------------------------------------------------------------------------------------------------
 
     def _answer(self, order: int, taken: dict[tuple[int, str], int], *, again: bool) -> list[Report]:
-        """Of an order that is cancelled it has heard, unless it lies."""
+        """Answer an order. The provider has heard of its cancellation, unless it lies."""
         state, orders = self._state, self._state.orders
         pool_row, zone = orders.pool[order], orders.zone[order]
         late = self._lies(order, "late", self._faults.late)
@@ -719,7 +714,7 @@ class SimulatedProvider(Provider):
         return names
 
     def _granted(self, name: str, pool: int, zone: str) -> Machine:
-        """What it says at once of a machine that it grants."""
+        """The provider's first report on a machine that it grants."""
         machine = self._machine(name, pool, zone)
         if self._lies(name, "other", self._faults.other) and self._draw(name, "seen").random() < 0.5:
             return _something_else(machine)

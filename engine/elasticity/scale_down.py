@@ -1,17 +1,16 @@
-"""Which nodes of growing pools are given back.
+"""Scale-down: the choice of nodes of growing pools that are given back.
 
 A node may go when its most used resource has been used below `scale_down_below_permille` for `scale_down_after_ms`, and
-its pool has got no node for `settle_after_add_ms` and expects none. Since when a node is used so little is kept in the
-state (`Unneeded`), so a restart goes on counting. Always stay: what the pool is to have
-(`engine.elasticity.capacity_ahead`), as many empty nodes as its headroom, and as many more as what waits and has quota
-would take; nodes that are kept for a reservation or for somebody who is being made room for; and nodes that a person
-has cordoned.
+its pool has got no node for `settle_after_add_ms` and expects none. The state keeps since when a node is used so little
+(`Unneeded`), so a restart goes on counting. These nodes always stay: the pool's wanted size
+(`engine.elasticity.capacity_ahead`), its headroom in empty nodes, as many more as waiting work with quota would take,
+nodes kept for a reservation or a preemptor, and nodes that a person has cordoned.
 
-Empty nodes go first, any number at once, the newest first. Then at most `most_at_once` with work, the least used first,
-each only if every workload on it may be moved (`engine.scheduling.migration`), loses at most `most_lost_ms` by it,
-and is placed elsewhere, whole, by the code that places all work, beside all that the same plan has moved before: no
-room is counted twice. It is not put on an empty node that might go itself. What is moved keeps its queue and, where a
-tree has quotas by pool, its pools, so its quota is the same.
+Empty nodes go first, any number at once, the newest first. Then at most `most_at_once` nodes with work go, the least
+used first. Every workload on such a node must be movable (`engine.scheduling.migration`), lose at most `most_lost_ms`,
+and find a new place whole. The code that places all work finds that place, beside everything that the same plan has
+moved before, so no room is counted twice. It never uses an empty node that might go itself. Moved work keeps its queue
+and, where a tree has quotas by pool, its pools, so its quota is the same.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,7 +27,7 @@ from engine.capacity.index import OPEN
 from engine.capacity.task_shapes import Shape
 from engine.elasticity.capacity_ahead import waiting, whole_nodes
 from engine.model import events as ev
-from engine.model.columns import view
+from engine.model.columns import Rows, view
 from engine.model.specs import NodeState
 from engine.placement.gang_placement import Claim, packed, place, unplace
 from engine.scheduling.migration import Movable
@@ -36,8 +35,7 @@ from engine.scheduling.preemption import off_nodes
 from engine.state.cell_state import State
 from engine.state.demand import NEEDED
 
-Rows = np.ndarray[Any, np.dtype[Any]]
-SCALED_DOWN = ev.REQUEUE_CAUSES.index("scaled down")
+SCALED_DOWN = ev.EVICTION_CAUSES.index("scaled down")
 TRIED_FOR_ONE = 4
 """Nodes with work that are tried at most, for each that may go."""
 
@@ -56,14 +54,15 @@ class PoolNodes(NamedTuple):
     ready: Rows
     """Ready, kept for nobody."""
     used_permille: Rows
-    """Of the resource that is used most."""
+    """Use of the resource that is used most."""
     since: Rows
     """Since when it is used little enough to go; NEEDED."""
 
 
 def plan(state: State, now_ms: int, wanted: Mapping[int, int]) -> list[ev.AnyEvent]:
-    """What to emit now, in this order. `wanted`: pool row -> nodes that stay, whatever is on them. The state is left as
-    it was."""
+    """The events to emit now, in this order. `wanted`: pool row -> nodes that stay, whatever is on them. The state is
+    left unchanged.
+    """
     settings = state.settings.autoscaling
     if not settings.scale_down_below_permille or not state.capacity.node_ids:
         return []
@@ -99,7 +98,7 @@ def _field(state: State) -> PoolNodes:
 
 
 def _marks(state: State, field: PoolNodes, low: Rows, now_ms: int) -> list[ev.AnyEvent]:
-    """What has changed of which nodes are used little."""
+    """The changes to the record of underused nodes."""
     there = view(state.capacity.state) != NodeState.REMOVED
     fewer = np.flatnonzero(low & (field.since == NEEDED))
     more = np.flatnonzero(~low & there & (field.since != NEEDED))
@@ -127,7 +126,7 @@ def _changed(nodes: list[int], to: NodeState) -> ev.NodesChanged:
 
 
 class _Plan:
-    """Which of the nodes that may go do go, and where their work goes."""
+    """The nodes that go, among those that may, and the destinations of their work."""
 
     def __init__(self, state: State, now_ms: int, wanted: Mapping[int, int], field: PoolNodes) -> None:
         self._state = state
@@ -164,7 +163,7 @@ class _Plan:
         events: list[ev.AnyEvent] = []
         if busy:
             events.append(_changed(busy, NodeState.DRAINING))
-            events += [ev.Requeued(m.row, SCALED_DOWN, saved=w.saves_when_asked(m.row)) for m in self._moves]
+            events += [ev.Evicted(m.row, SCALED_DOWN, saved=w.saves_when_asked(m.row)) for m in self._moves]
             events += [ev.Placed(m.row, packed(m.claims, len(m.shapes)), w.flags[m.row]) for m in self._moves]
         if empty or busy:
             events.append(_changed(sorted(empty + busy), NodeState.REMOVED))
@@ -210,7 +209,9 @@ class _Plan:
         return sorted(found)
 
     def _may_shrink(self, pool: int) -> bool:
-        """Where the headroom is short of empty nodes, one that is emptied would only have to be ordered anew."""
+        """True if a node may be emptied. Where the headroom is short of empty nodes, it would only have to be ordered
+        anew.
+        """
         return self._spare[pool] > 0 and self._spare_empty[pool] >= 0
 
     def _in_turn(self, ripe: Rows, tries: int) -> list[int]:
@@ -236,7 +237,9 @@ class _Plan:
 
     @contextmanager
     def _emptied(self, node: int, rows: list[int]) -> Iterator[bool]:
-        """Whether all of these find a place when the node takes nothing; meanwhile they have it."""
+        """Find places for all of this work while the node takes nothing. Yields True if it found them; the work then
+        holds them.
+        """
         state = self._state
         moves: list[TrialMove] = []
         with off_nodes(state, rows):
@@ -278,7 +281,7 @@ class _Plan:
         return TrialMove(row, shapes, claims)
 
     def _shapes(self, row: int) -> tuple[Shape, ...]:
-        """As it was placed; where its tree has quotas by pool, each group in the pool that it is in."""
+        """Shapes as it was placed; where its tree has quotas by pool, each group in the pool that it is in."""
         state = self._state
         w, a = state.workloads, state.allocations
         queue, shapes = w.queue[row], w.class_at(row).shapes
@@ -289,5 +292,5 @@ class _Plan:
         return tuple(shape.scored(profile) for shape in shapes) if profile else shapes
 
     def _count_in(self, move: TrialMove, sign: int) -> None:
-        """For others' bonds."""
+        """Count the tasks in for other work's bonds."""
         self._state.shift_company(move.row, sign, [(node, count) for _, node, count, _ in move.claims])

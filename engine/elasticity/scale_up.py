@@ -1,14 +1,12 @@
-"""Which nodes to order for what waits.
+"""Scale-up: the choice of nodes to order for waiting work.
 
-Whatever waits for room is placed once more, by the same code, in the scheduler's order of bands, and within one the
-gangs before single tasks: on what is free (claims that are undone at the end), on nodes that boot or are ordered, and
-what is left on new nodes of the pools that grow.
+Work that waits for room is placed once more, by the same code, in the scheduler's order of bands, and gangs before
+single tasks within a band. It is placed on free capacity (with claims that are undone at the end), on nodes that boot
+or are ordered, and then on new nodes of the pools that grow.
 
 A gang gets one order: all of its nodes or none. Single tasks get bulk orders, one for each pool and scan. Where several
-pools would do, `engine.elasticity.trial_nodes` chooses.
-
-Nothing is ordered in vain: where whole nodes of a pool are free and the work does not start on them, more of them
-would not help, and `muster why` says so.
+pools would do, `engine.elasticity.trial_nodes` chooses. Nothing is ordered for work that does not start on whole free
+nodes of the same pool; more of them would not help, and `muster why` says so.
 """
 
 from __future__ import annotations
@@ -26,8 +24,8 @@ from engine.elasticity.trial_nodes import Needs, NewNodes, PlacementNeed, Placem
 from engine.model import events as ev
 from engine.model.columns import view
 from engine.model.specs import LEVELS, NodeState, WorkloadState
-from engine.placement.eligible_nodes import grows, suits, suits_in, template, zones_of
 from engine.placement.gang_placement import Claim, place, unplace
+from engine.placement.node_choice import grows, suits, suits_in, template, zones_of
 from engine.state.cell_state import State
 from engine.state.machines import OrderState
 from engine.state.workloads import NONE
@@ -59,7 +57,7 @@ def _not_needed(state: State) -> Iterator[ev.AnyEvent]:
 
 
 def _any_cause(state: State, wanted: Mapping[int, int]) -> bool:
-    """Whether there is anything nodes may be ordered for. Quick."""
+    """True if there is anything nodes may be ordered for. Quick."""
     if state.pending.groups or state.doomed or not state.short.isdisjoint(state.replicas.running):
         return True
     c = state.capacity
@@ -70,23 +68,24 @@ def _any_cause(state: State, wanted: Mapping[int, int]) -> bool:
 
 
 class Planner:
-    """One decision. `told`: the workload of which `reasons` are wanted."""
+    """One decision. `explained`: the workload of which `reasons` are wanted."""
 
     def __init__(
-        self, state: State, now_ms: int, told: int = NONE, wanted: Mapping[int, int] = MappingProxyType({})
+        self, state: State, now_ms: int, explained: int = NONE, wanted: Mapping[int, int] = MappingProxyType({})
     ) -> None:
         self.state = state
         self.wanted = wanted
         self.now_ms = now_ms
-        self.told = told
+        self.explained = explained
         self.reasons: dict[int, str] = {}
         """Pool row -> why none of its nodes is ordered for that workload."""
         self.outcome = ""
-        """What becomes of it: free, incoming, young, ordered, next; passed over, where quota goes to what is ahead; or
-        none of them."""
+        """The outcome: free, incoming, young, ordered, next; passed over, where quota goes to work ahead; or none of
+        them.
+        """
         self._limits = OrderLimits(state, now_ms)
         self._claimed: list[tuple[tuple[Shape, ...], list[Claim]]] = []
-        """What was taken on the live capacity, to be given back."""
+        """Claims on the live capacity, to be given back."""
         self._incoming: Capacity | None = None
         self._new: dict[tuple[int, str], NewNodes] = {}
         self._zone_in_turn: dict[int, str] = {}
@@ -100,7 +99,7 @@ class Planner:
         self._expected = incoming(state)
         self._ordered_for = set(state.orders.workload)
         self._gangs = 0
-        """For which nodes are ordered."""
+        """Gangs for which nodes are ordered."""
         self._hopeless: set[tuple[tuple[Shape, ...], tuple[int, ...], bool]] = set()
         """(shapes, tasks of each group, young) of gangs that get no place in this scan."""
         self._on_its_way = False
@@ -108,11 +107,11 @@ class Planner:
 
     def orders(self) -> list[ev.AnyEvent]:
         """The events, orders of gangs first."""
-        if not self._limits.any_room() and self.told == NONE:
+        if not self._limits.any_room() and self.explained == NONE:
             return []
         state = self.state
         blocks = Needs(state, self.now_ms, self._limits).blocks() if self._may_help() else []
-        if self.told != NONE and not any(self.told in need.rows for block in blocks for need in block):
+        if self.explained != NONE and not any(self.explained in need.rows for block in blocks for need in block):
             self.outcome = "passed over"
         self._tasks = sum(sum(need.counts) for block in blocks for need in block)
         try:
@@ -133,9 +132,9 @@ class Planner:
         return self._events
 
     def _may_help(self) -> bool:
-        """Whether some pool that may grow now has nodes large enough for some of what waits. Quick."""
+        """True if some pool that may grow now has nodes large enough for some of the waiting work. Quick."""
         state = self.state
-        if self.told != NONE or state.doomed or not state.short.isdisjoint(state.replicas.running):
+        if self.explained != NONE or state.doomed or not state.short.isdisjoint(state.replicas.running):
             return True
         growing = {row for row, pool in enumerate(state.capacity.pools) if grows(pool) and self._limits.room(row).now}
         w = state.workloads
@@ -208,7 +207,7 @@ class Planner:
         state = self.state
         counts = list(need.counts)
         kind = need.shapes, tuple(counts), need.young
-        if kind in self._hopeless and self.told not in need.rows:
+        if kind in self._hopeless and self.explained not in need.rows:
             # Room has only become less since one like it was looked at.
             return None
         mark = len(self._claimed)
@@ -244,7 +243,7 @@ class Planner:
         if len(lacking) > 1 and need.shapes[0].topology is None:
             parts += [[group] for group in lacking]
         placed: list[tuple[PlacementTrial, int]] = []
-        """With the nodes to be ordered."""
+        """Placement with the nodes to be ordered."""
         for part in parts:
             found = self._best_for_gang(need, part)
             if found is None and (part != lacking or len(parts) == 1):
@@ -344,7 +343,7 @@ class Planner:
                 self._say(need, "young", all_of_it=True)
         left = [need for need in left if any(need.counts) and not need.young]
         shut: set[tuple[int, str]] = set()
-        """What has given all it may."""
+        """Options that have given all they may."""
         while left:
             found = self._best_for_singles(left, shut)
             if found is None:
@@ -367,7 +366,7 @@ class Planner:
                 left = [need for need in left if id(need) not in waiting]
             left = [need for need in left if any(need.counts)]
             shut.add((pool, zone))
-        for need in left if self.told != NONE else ():
+        for need in left if self.explained != NONE else ():
             for pool, zone in shut:
                 if self._suits_new(need.shapes[0], pool, zone):
                     self._note(need, pool, self._limits.room(pool).why)
@@ -376,7 +375,7 @@ class Planner:
         """The pool that is best for as many of them as it takes, placed there on trial."""
         candidates = [at for at in self._candidates(needs, [0]) if at not in shut]
         tiers: dict[int, list[tuple[int, str]]] = {}
-        """What would be chosen whatever it costs is looked at first."""
+        """Options that would be chosen whatever they cost are looked at first."""
         by_priority = self.state.settings.autoscaling.expanders[:1] == ("priority",)
         for at in candidates:
             tiers.setdefault(self._priority(at[0]) if by_priority else 0, []).append(at)
@@ -430,20 +429,20 @@ class Planner:
                 for zone in (in_turn, *zones_of(spec)) if choosy or _in_one_place(need) else (in_turn,):
                     if all(self._suits_new(shape, pool, zone) for shape in shapes):
                         zones[zone] = None
-                if need.gang != NONE or self.told in need.rows:
+                if need.gang != NONE or self.explained in need.rows:
                     self._note_unsuited(need, shapes, pool)
             found += [(pool, zone) for zone in zones]
         return found
 
     def _suits_new(self, shape: Shape, pool: int, zone: str) -> bool:
-        """Whether a new node there would do. Devices are left to those who need them, if there is another pool."""
+        """True if a new node there would do. Devices are left to those who need them, if there is another pool."""
         spec = self.state.capacity.pools[pool]
         if pool not in shape.pool_set or not suits_in(spec, zone, shape):
             return False
         return bool(shape.gpu_milli) or not spec.offered.gpu_milli or not self._others_suit(shape)
 
     def _others_suit(self, shape: Shape) -> bool:
-        """Whether a pool without devices grows that would do."""
+        """True if a pool without devices grows that would do."""
         pools = self.state.capacity.pools
         return any(
             grows(pools[row]) and not pools[row].offered.gpu_milli and suits(pools[row], shape) for row in shape.pools
@@ -526,13 +525,13 @@ class Planner:
     def _say(self, need: PlacementNeed, outcome: str, *, all_of_it: bool = False) -> None:
         """Single tasks of a kind have their places in order of age: it holds for those that have one by now, or for all
         that have none yet."""
-        if self.told in need.rows and not self.outcome:
+        if self.explained in need.rows and not self.outcome:
             placed = 1 if need.gang != NONE else len(need.rows) - need.counts[0]
-            if all_of_it or need.rows.index(self.told) < placed:
+            if all_of_it or need.rows.index(self.explained) < placed:
                 self.outcome = outcome
 
     def _note(self, need: PlacementNeed, pool: int, why: str) -> None:
-        if self.told in need.rows:
+        if self.explained in need.rows:
             self.reasons.setdefault(pool, why)
 
 
@@ -545,7 +544,7 @@ def zone_in_turn(state: State, pool: int) -> str:
 
 
 def _in_one_place(need: PlacementNeed) -> bool:
-    """Whether it is a gang that requires a domain of the topology to itself."""
+    """True if it is a gang that requires a domain of the topology to itself."""
     topology = need.shapes[0].topology
     return topology is not None and topology.required is not None
 

@@ -1,13 +1,10 @@
-"""What waits for nodes, and new nodes of growing pools on which it is placed on trial.
+"""Trial placement for scale-up: the tasks that wait for nodes, and new nodes of growing pools on which they are placed
+on trial.
 
-Which pool grows, where several would do: by priority, by what would lie idle, by price, one after the other.
-
-What waits for nodes: tasks that want a place, as far as queues and quota would let them start.
-
-Quota is charged tentatively in the scheduler's order, so what waits for quota is not among them. Work on nodes that
-their provider takes back, and replicas that a running service lacks, count as if they waited.
-
-New nodes of growing pools, and work placed on them on trial, by the same code that places it in the cell.
+Quota is charged tentatively in the scheduler's order, so work that waits for quota is not among the tasks. Work on
+nodes that their provider takes back, and missing replicas of a running service, count as waiting. Trial nodes are
+filled by the code that places work in the cell. Where several pools would do, the choice goes by priority, then by idle
+capacity, then by price.
 """
 
 from __future__ import annotations
@@ -20,15 +17,14 @@ import numpy as np
 from engine.capacity.index import Capacity
 from engine.capacity.task_shapes import Shape
 from engine.elasticity.order_limits import OrderLimits
-from engine.elasticity.service_scaling import unmet
 from engine.model.columns import view
 from engine.model.spec_parts import Expander
 from engine.model.specs import NodeState, PoolSpec
-from engine.placement.eligible_nodes import template
 from engine.placement.gang_placement import Claim, place, unplace, variants
+from engine.placement.node_choice import template
 from engine.scheduling.candidate_order import CandidateOrder
 from engine.state.cell_state import State
-from engine.state.pending_groups import STOPPED, Key, PendingGroup
+from engine.state.pending_work import STOPPED, Key, PendingGroup
 from engine.state.queue_tree import Charge
 from engine.state.workloads import NONE
 
@@ -45,7 +41,7 @@ class GrowthOption(NamedTuple):
     waste_ppm: int
     """Part of the nodes that the tasks leave unused, the mean over the resources that they have."""
     microusd_hour: int
-    """Of all the nodes together."""
+    """Cost of all the nodes together."""
 
 
 _KEYS: dict[Expander, Callable[[GrowthOption], int]] = {
@@ -159,8 +155,9 @@ class Needs:
         return found
 
     def _only_room_counts(self, key: Key) -> bool:
-        """Whether these are single tasks, all alike, that may start wherever there is room: in which order makes no
-        difference to the nodes they need."""
+        """True if these are single tasks, all alike, that may start wherever there is room: their order makes no
+        difference to the nodes they need.
+        """
         state = self._state
         _, queue, kind, _ = key
         if kind < 0 or not state.pending.by_class or state.queues.limited[queue] or state.bookings.reservations:
@@ -171,7 +168,7 @@ class Needs:
         return state.queues.is_open(queue) and not state.bookings.clearings and not state.queues.flavored(queue)
 
     def _waiting(self, groups: dict[Key, PendingGroup]) -> Iterator[tuple[int, Way]]:
-        """What waits and may start as far as queues and quota go, in the scheduler's order, its quota charged."""
+        """Waiting work that may start as far as queues and quota go, in the scheduler's order, its quota charged."""
         state = self._state
         w, queues, now_ms = state.workloads, state.queues, self._now_ms
         waiting = {key: group.rows[group.front :] for key, group in groups.items()}
@@ -205,7 +202,7 @@ class Needs:
             yield row, way
 
     def _may_start(self, row: int, begun: dict[int, int]) -> bool:
-        """Whether its queue is open, its array has not its fill, and no others are being stopped for it."""
+        """True if its queue is open, its array is below its limit, and no work is being stopped for it."""
         state = self._state
         w = state.workloads
         if not state.queues.is_open(w.queue[row]) or w.class_at(row).reservation:
@@ -242,7 +239,7 @@ class Needs:
     def _of_services(self) -> list[PlacementNeed]:
         """Replicas that running services lack."""
         found: dict[int, list[int]] = {}
-        for row, group, missing in unmet(self._state):
+        for row, group, missing in missing_replicas(self._state):
             found.setdefault(row, [0] * len(self._state.workloads.class_at(row).counts))[group] += missing
         return self._as_needs(sorted(found.items()), alone=True)
 
@@ -360,3 +357,16 @@ def empty_like(cell: Capacity) -> Capacity:
         capacity.add_pool(pool)
     capacity.name_labels(cell.named_labels)
     return capacity
+
+
+def missing_replicas(state: State) -> list[tuple[int, int, int]]:
+    """(workload row, group, tasks) of replicas that running services want, their quota allows, and find no
+    room."""
+    found = []
+    w = state.workloads
+    for row in sorted(state.short & state.replicas.running):
+        missing = state.replicas.wanted[row] - w.tasks[row]
+        charge = state.charge_if(row, w.class_at(row).shapes, (1,))
+        if missing > 0 and state.queues.lack(w.queue[row], charge, state.now_ms) is None:
+            found.append((row, 0, missing))
+    return found

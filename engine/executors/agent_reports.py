@@ -20,8 +20,7 @@ from engine.model.columns import view
 from engine.model.commands import UnwatchNodes, WatchNodes
 from engine.model.specs import NodeState
 from engine.state.cell_state import State
-from engine.state.machines import FLAPS, NEEDS_HANDS
-from engine.state.usage import UsageSample
+from engine.state.machines import FLAPS, NEEDS_HANDS, UsageSample
 
 if TYPE_CHECKING:
     from engine.control import Engine

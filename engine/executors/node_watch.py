@@ -37,9 +37,8 @@ from engine.model.spec_parts import EvictionOrder, HealthSettings
 from engine.model.specs import NodeState, Qos
 from engine.placement.gang_placement import after_loss, packed, spared
 from engine.state.cell_state import State
-from engine.state.machines import FLAPS, NEEDS_HANDS
-from engine.state.pending_groups import Cause
-from engine.state.usage import memory_limit
+from engine.state.machines import FLAPS, NEEDS_HANDS, memory_limit
+from engine.state.pending_work import Cause
 
 BUCKET_MS = 1000
 """Cell milliseconds of one bucket: how late a silence may be noticed."""
@@ -536,7 +535,7 @@ class PressureRelief:
             groups = packed(surplus, len(state.workloads.class_at(row).counts))
             self._emit(ev.Shrunk(row, groups, until_ms=until_ms))
         else:
-            self._emit(ev.Requeued(row, ev.REQUEUE_CAUSES.index("node pressure"), wake_at_ms=until_ms))
+            self._emit(ev.Evicted(row, ev.EVICTION_CAUSES.index("node pressure"), wake_at_ms=until_ms))
 
 
 def candidates(state: State, node: int) -> list[EvictionCandidate]:

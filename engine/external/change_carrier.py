@@ -37,7 +37,7 @@ from engine.model import commands as cmd
 from engine.model.commands import IntentChange, SettleIntents
 from engine.model.errors import JournalError, MusterError, SpecError, UnreachableError
 from engine.model.specs import WorkloadSpec
-from engine.state.intents import MAYBE_CARRIED, Intent, Phase, subjects_of, wanted
+from engine.state.external_cell import MAYBE_CARRIED, Intent, Phase, subjects_of, wanted
 
 MAX_AGAIN = 5
 """So often at most is done again what slurmctld forgot."""

@@ -38,7 +38,7 @@ from engine.model.commands import Observe, Receipt, Submit
 from engine.model.errors import MusterError
 from engine.model.specs import WorkloadSpec, WorkloadState
 from engine.state.cell_state import members
-from engine.state.intents import wanted as wish_in
+from engine.state.external_cell import wanted as wish_in
 
 if TYPE_CHECKING:
     from engine.external.slurm.connection import SlurmConnection

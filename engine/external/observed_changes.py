@@ -45,7 +45,7 @@ from engine.model.specs import (
 )
 from engine.state import workloads as wl
 from engine.state.cell_state import State, members
-from engine.state.intents import answered_by
+from engine.state.external_cell import answered_by
 
 MAX_LEFT_OUT = 1000
 """Lines that one command names."""
@@ -57,7 +57,7 @@ _STANDING = {
 }
 _WAITS = ("queued", "held", "waiting")
 _HOLDS = ("starting", "running")
-_OUTSIDE = ev.REQUEUE_CAUSES.index("decided outside")
+_OUTSIDE = ev.EVICTION_CAUSES.index("decided outside")
 
 
 class ObservationFold:
@@ -195,9 +195,9 @@ class ObservationFold:
         row = self._state.capacity.row_of.get(name)
         if row is None:
             return
-        a, cause = self._state.allocations, ev.REQUEUE_CAUSES.index("node removed")
+        a, cause = self._state.allocations, ev.EVICTION_CAUSES.index("node removed")
         for workload in sorted({a.workload[i] for i in a.on_node(row)}):
-            yield ev.Requeued(workload, cause)
+            yield ev.Evicted(workload, cause)
         self.changed[name] = None
         yield ev.NodesChanged(array("i", [row]).tobytes(), NodeState.REMOVED)
 
@@ -316,7 +316,7 @@ class ObservationFold:
             self.changed[spec.id] = None
         queue = state.queues.row_of.get(spec.queue)
         if queue is not None and queue != w.queue[row]:
-            yield ev.Moved(row, queue)
+            yield ev.MovedToQueue(row, queue)
             self.changed[spec.id] = None
         to = w.priority_of.get(spec.priority_class)
         if to is not None and to != w.priority[row]:
@@ -328,8 +328,8 @@ class ObservationFold:
         w = self._state.workloads
         before = len(w.history_at)
         if self._state.is_bound(row) and (each.phase in _WAITS or self._started_anew(row, each)):
-            cause = each.cause if each.cause in ev.REQUEUE_CAUSES else ""
-            yield ev.Requeued(row, ev.REQUEUE_CAUSES.index(cause) if cause else _OUTSIDE)
+            cause = each.cause if each.cause in ev.EVICTION_CAUSES else ""
+            yield ev.Evicted(row, ev.EVICTION_CAUSES.index(cause) if cause else _OUTSIDE)
         if each.phase in _WAITS:
             yield from self._wait(row, each)
         elif each.phase in _HOLDS:

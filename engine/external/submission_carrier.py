@@ -41,7 +41,7 @@ from engine.model.commands import IntentChange
 from engine.model.errors import MusterError
 from engine.model.external_cells import FarLook
 from engine.model.specs import WorkloadSpec
-from engine.state.intents import Intent, Phase, wanted
+from engine.state.external_cell import Intent, Phase, wanted
 
 SAFE_S = 20.0
 """slurmctld saves its state at the latest 5 s after a change (SAVE_MAX_WAIT); writing it takes its time under load."""

@@ -1,11 +1,11 @@
-"""Struct-of-arrays: tables whose columns are copied, dumped and hashed as a whole, and windows onto their rows.
+"""Struct-of-arrays: tables whose columns can be copied, dumped, loaded and hashed as a whole, and windows onto their
+rows.
 
-Struct-of-arrays: tables whose columns can be copied, dumped, loaded and hashed as a whole.
+Columns are `array.array`: as small as numpy's, and four times faster to read and write one value at a time, which is
+the scheduler's access pattern. numpy sees them without a copy for scans of a whole column.
 
-Columns are `array.array`: as small as numpy's, four times faster to read and write one value at a time (which is what
-the scheduler does), and numpy sees them without a copy where a whole column is scanned.
-
-A window onto rows in order, found without sorting them all: a million cost some milliseconds, wherever it lies.
+A window onto sorted rows is found without sorting them all: with a million rows it takes some milliseconds, wherever
+the window lies.
 """
 
 from __future__ import annotations
@@ -16,6 +16,13 @@ from typing import Any, ClassVar, Self
 
 import msgspec
 import numpy as np
+
+Numbers = np.ndarray[Any, np.dtype[Any]]
+Rows = Numbers
+"""Indexes into columns."""
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+"""True for the rows that are meant."""
 
 
 class Names:
@@ -127,11 +134,10 @@ def canonical(value: Any) -> bytes:
     return msgspec.msgpack.encode(value, order="deterministic")
 
 
-Numbers = np.ndarray[Any, np.dtype[Any]]
 Rank = Callable[[Numbers | slice], Numbers]
 """Numbers that order the rows at some positions."""
 FEW = 2_048
-"""So many are sorted outright."""
+"""Up to this many are sorted outright."""
 
 
 def window(size: int, ranks: Sequence[Rank], start: int, stop: int) -> Numbers:

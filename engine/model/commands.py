@@ -1,12 +1,11 @@
-"""Everything that can be asked of the engine, and what becomes of it where another scheduler decides.
+"""The commands of the engine, and their treatment in a cell that another scheduler decides.
 
-Everything that can be asked of the engine. A command is a wish: checked against the state, turned into events.
+A command is checked against the state and turned into events. Anyone with the operator role may submit, or define
+things at set-up. Every other command changes running work or its nodes: people and advice issue it only through
+`runbooks.gate.approval_gate`.
 
-`Submit`, and definitions at set-up, are requests anyone with the operator role may make. The others change what runs
-or where it may run: people and advice reach them only through `runbooks.gate.approval_gate`.
-
-What becomes of each command in a cell that another scheduler decides on: asked of that one, done by Muster alone, or
-refused with what to do instead.
+In a cell that another scheduler decides, each command is passed to that scheduler, done by Muster alone, or refused
+with an alternative.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class ChangeQueue(Command, frozen=True, kw_only=True, tag="change_queue"):
     queue: QueueSpec
     over: Literal["refuse", "keep", "evict"] = "refuse"
     """If the new quota is below what is in use: say what would have to go and change nothing; let it run out, with
-    nothing new until then; or requeue the least costly work above it."""
+    nothing new until then; or evict the least costly work above it."""
 
 
 class OrderQueues(Command, frozen=True, kw_only=True, tag="order_queues"):
@@ -87,7 +86,7 @@ class HoldQueues(Command, frozen=True, kw_only=True, tag="hold_queues"):
 
 
 class DrainQueues(Command, frozen=True, kw_only=True, tag="drain_queues"):
-    """Hold them, take no new workloads, and requeue what runs."""
+    """Hold them, take no new workloads, and evict running work."""
 
     names: tuple[str, ...]
 
@@ -156,19 +155,19 @@ class Uncordon(Command, frozen=True, kw_only=True, tag="uncordon"):
 
 
 class Drain(Command, frozen=True, kw_only=True, tag="drain"):
-    """Cordon, then requeue every workload that has a task there (a gang moves as a whole)."""
+    """Cordon, then evict every workload that has a task there (a gang moves as a whole)."""
 
     ids: tuple[str, ...]
 
 
 class RemoveNodes(Command, frozen=True, kw_only=True, tag="remove_nodes"):
-    """Requeue every workload that has a task there, as in a drain; then the nodes leave the cell for good."""
+    """Evict every workload that has a task there, as in a drain; then the nodes leave the cell for good."""
 
     ids: tuple[str, ...]
 
 
 class FailNodes(Command, frozen=True, kw_only=True, tag="fail_nodes"):
-    """The nodes are lost: what runs there is requeued with the work of its last checkpoint."""
+    """The nodes are lost: running work goes back to its queue with the progress of its last checkpoint."""
 
     ids: tuple[str, ...]
 
@@ -216,11 +215,11 @@ class MoveToQueue(Command, frozen=True, kw_only=True, tag="move_to_queue"):
 
 
 YIELD_MS = 60_000
-"""How long a workload that gave way waits at least, so that others get the place."""
+"""Minimum wait of a workload that gave way, so that others get the place."""
 
 
 class Preempt(Command, frozen=True, kw_only=True, tag="preempt"):
-    """Placed or running workloads give way: stopped as in a requeue, and not started again for a minute. Refused for
+    """Placed or running workloads give way: stopped as by Requeue, and not started again for a minute. Refused for
     what the scheduler itself might not preempt: work that is not preemptible, is younger than the minimum run time of
     its queue, or whose queue has had its share of disruptions."""
 
@@ -232,8 +231,8 @@ MAX_EVIDENCE = 200
 
 
 class Resize(Command, frozen=True, kw_only=True, tag="resize"):
-    """Another request for the tasks of a group. What runs is requeued at its last checkpoint and starts anew with it;
-    refused for what runs and has none."""
+    """Another request for the tasks of a group. Running work is evicted at its last checkpoint and starts anew with it;
+    refused for running work that has none."""
 
     ids: tuple[str, ...]
     group: str = ""
@@ -241,11 +240,11 @@ class Resize(Command, frozen=True, kw_only=True, tag="resize"):
     request: dict[str, int]
     """Resource name -> quantity; a resource that is not named keeps its own."""
     evidence: str = ""
-    """Why, for the history."""
+    """The reason, for the history."""
 
 
 class Move(Spec, frozen=True, kw_only=True):
-    """Where a running workload goes: to any nodes of a pool, or to some of the nodes named, in that order."""
+    """The destination of a running workload: any nodes of a pool, or some of the nodes named, in that order."""
 
     id: str
     pool: str = ""
@@ -253,7 +252,7 @@ class Move(Spec, frozen=True, kw_only=True):
 
 
 class Migrate(Command, frozen=True, kw_only=True, tag="migrate"):
-    """Requeue the workloads (work is kept to the last checkpoint, or whole where one can be written when asked) and
+    """Evict the workloads (work is kept to the last checkpoint, or whole where one can be written when asked) and
     place every one of them anew in the same turn. Refused, with nothing changed, when one of them does not fit."""
 
     moves: tuple[Move, ...]
@@ -264,7 +263,7 @@ class SetPolicy(Command, frozen=True, kw_only=True, tag="set_policy"):
 
 
 class SetScaling(Command, frozen=True, kw_only=True, tag="set_scaling"):
-    """How far a pool grows and shrinks by itself. What is not given stays; a pool that did not grow needs `most`."""
+    """Set the limits of a pool's own growth. Fields that are not given stay; a pool that did not grow needs `most`."""
 
     pool: str
     least: int | None = None
@@ -274,7 +273,7 @@ class SetScaling(Command, frozen=True, kw_only=True, tag="set_scaling"):
 
 
 class SetTargets(Command, frozen=True, kw_only=True, tag="set_targets"):
-    """From each of these times on the pool has at least so many nodes; in place of what was set before."""
+    """Set the minimum size of a pool from each of these times on, in place of earlier targets."""
 
     pool: str
     targets: tuple[tuple[int, int], ...] = ()
@@ -291,7 +290,9 @@ class ScalePool(Command, frozen=True, kw_only=True, tag="scale_pool"):
 
 
 class SetAutoscaling(Command, frozen=True, kw_only=True, tag="set_autoscaling"):
-    """When the cell orders nodes and gives them back: as a preset says, with these fields of Autoscaling changed."""
+    """Set the rules by which the cell orders nodes and gives them back: a preset with these fields of Autoscaling
+    changed.
+    """
 
     preset: str = ""
     """Empty: as it is now."""
@@ -303,7 +304,7 @@ class SetSettings(Command, frozen=True, kw_only=True, tag="set_settings"):
 
 
 class SetPrice(Command, frozen=True, kw_only=True, tag="set_price"):
-    """What a node of the pool costs from now on, in micro-USD per hour: for those there are as well."""
+    """Set the cost of a node of the pool from now on, in micro-USD per hour, also for existing nodes."""
 
     pool: str
     price_microusd_hour: int
@@ -352,7 +353,7 @@ class PowerDown(Command, frozen=True, kw_only=True, tag="power_down"):
 
 
 class IntentChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of an intent: `engine.state.intents`."""
+    """The outcome of an intent: `engine.state.intents`."""
 
     number: int
     phase: int
@@ -366,13 +367,13 @@ class IntentChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SettleIntents(Command, frozen=True, kw_only=True, tag="settle_intents"):
-    """What the driver of an outside scheduler has to say of intents."""
+    """The report of an outside scheduler's driver on intents."""
 
     changes: tuple[IntentChange, ...]
 
 
 class AnswerIntent(Command, frozen=True, kw_only=True, tag="answer_intent"):
-    """What a person says of an intent in doubt: `engine.state.intents`."""
+    """A person's answer to an intent in doubt: `engine.state.intents`."""
 
     number: int
     outcome: Literal["done", "undone", "retry"]
@@ -381,8 +382,9 @@ class AnswerIntent(Command, frozen=True, kw_only=True, tag="answer_intent"):
 
 
 class Observe(Command, frozen=True, kw_only=True, tag="observe"):
-    """What was seen of the scheduler that decides the cell, in the order it is to be taken. For a cell that Muster
-    mirrors alone. What cannot be taken as it was seen is named in the receipt; nothing of it refuses the rest."""
+    """Observations of the scheduler that decides the cell, in the order they are to be taken. For a cell that Muster
+    mirrors alone. The receipt names those that could not be taken; they do not refuse the rest.
+    """
 
     seen: tuple[AnySeen, ...]
 
@@ -451,7 +453,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     changed: tuple[str, ...]
     """Ids the command touched, in the order given."""
     left_out: tuple[str, ...] = ()
-    """Of an Observe: one line for each thing that could not be taken as it was seen."""
+    """For an Observe: one line for each observation that could not be taken."""
 
 
 CARRIED: tuple[type[Command], ...] = (
@@ -486,12 +488,13 @@ WHY_NOT: dict[type[Command], str] = {
     AddPriorityClasses: "they follow from Slurm's partitions and QOS",
     RemovePriorityClasses: "they follow from Slurm's partitions and QOS",
 }
-"""Why others cannot be done in a cell that Slurm decides on, and what can."""
+"""The reason why a command cannot be done in a cell that Slurm decides on, and the alternative."""
 
 
 def why_not(command: type[Command], *, acts: bool, lacks: Mapping[type[Command], str]) -> str:
-    """Why it cannot be done in a cell that Slurm decides on; empty when it can. `lacks`: what this release of it, as it
-    is reached, cannot be asked for."""
+    """The reason why it cannot be done in a cell that Slurm decides on; empty when it can. `lacks`: requests that this
+    release cannot serve over this connection.
+    """
     if command in OURS or command not in (*CARRIED, *WHY_NOT):
         return ""
     if command not in CARRIED:

@@ -108,7 +108,7 @@ class UnreachableError(MusterError):
 
 
 class NotSentError(UnreachableError):
-    """Nobody was there to be asked: what was to be asked has certainly had no effect."""
+    """The engine process is not there: the request has certainly had no effect."""
 
 
 _BY_CODE: dict[str, type[MusterError]] = {

@@ -1,8 +1,8 @@
-"""Everything that can happen: one record each, and the only way state changes.
+"""The events: one record for each thing that can happen, and the only way in which state changes.
 
-`Tick` sets the cell's clock; the events after it happen at that time. Rows (of workloads, nodes) are indexes into the
+`Tick` sets the cell's clock; the events after it happen at that time. Rows of workloads and nodes are indexes into the
 state's columns, given in creation order, so they mean the same at every replay. Node lists are packed int32, because
-one gang may bind 130,000 of them.
+one gang may bind 130,000 nodes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def versions(self) -> int:
-        """By how much it moves the state's version: how many single events it stands for."""
+        """The number of versions by which it moves the state: the single events it stands for."""
         return 1
 
 
@@ -69,7 +69,7 @@ class Submitted(Event, frozen=True, array_like=True, gc=False, tag=7):
 
 
 class GroupPlacement(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where the tasks of one group are: entry i puts `counts[i]` tasks on `nodes[i]`, using `devices[i]`."""
+    """The locations of the tasks of one group: entry i puts `counts[i]` tasks on `nodes[i]`, using `devices[i]`."""
 
     nodes: bytes
     """int32 node rows."""
@@ -85,7 +85,7 @@ class Placed(Event, frozen=True, array_like=True, gc=False, tag=8):
     row: int
     groups: tuple[GroupPlacement, ...]
     flags: int = 0
-    """Which quota and rule let it start: a sum of BORROWED, BURST, BACKFILLED."""
+    """The quota and rule that let it start: a sum of BORROWED, BURST, BACKFILLED."""
 
 
 BORROWED, BURST, BACKFILLED = 1, 2, 4
@@ -129,12 +129,12 @@ class Released(Event, frozen=True, array_like=True, gc=False, tag=14):
     row: int
 
 
-class Requeued(Event, frozen=True, array_like=True, gc=False, tag=15):
+class Evicted(Event, frozen=True, array_like=True, gc=False, tag=15):
     """Back to the queue at its original age; work kept to the last checkpoint."""
 
     row: int
     cause: int
-    """Index into REQUEUE_CAUSES."""
+    """Index into EVICTION_CAUSES."""
     by: int = -1
     """Workload row for which it was preempted; -1 when for none."""
     saved: bool = False
@@ -143,14 +143,14 @@ class Requeued(Event, frozen=True, array_like=True, gc=False, tag=15):
     """It waits at least until then; -1: queued at once."""
 
 
-REQUEUE_CAUSES = (
+EVICTION_CAUSES = (
     "asked", "drain", "node lost", "not confirmed", "queue drained", "quota reduced", "expired burst",
     "overran backfill", "reclaimed", "lower priority", "migrated", "node removed", "spot taken", "scaled down",
     "node pressure", "member lost", "gave way", "processes lost", "decided outside",
 )  # fmt: skip
-PREEMPTIONS = frozenset(range(REQUEUE_CAUSES.index("expired burst"), REQUEUE_CAUSES.index("lower priority") + 1))
+PREEMPTIONS = frozenset(range(EVICTION_CAUSES.index("expired burst"), EVICTION_CAUSES.index("lower priority") + 1))
 """Causes by which a workload is preempted for another."""
-DISRUPTIONS = PREEMPTIONS | {REQUEUE_CAUSES.index(cause) for cause in ("migrated", "scaled down", "gave way")}
+DISRUPTIONS = PREEMPTIONS | {EVICTION_CAUSES.index(cause) for cause in ("migrated", "scaled down", "gave way")}
 """Causes that count against the limit of a queue on disruptions."""
 
 
@@ -162,7 +162,7 @@ class NodesChanged(Event, frozen=True, array_like=True, gc=False, tag=16):
 
 
 class AuditEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Who had which plan executed. Written in the same transaction as the effect."""
+    """The actor and the plan that was executed. Written in the same transaction as the effect."""
 
     at_wall_ms: int
     actor: str
@@ -171,7 +171,7 @@ class AuditEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     plan: bytes
     """Canonical JSON of what was carried out."""
     key: str = ""
-    """Which step of which proposal this is: carried out once at most."""
+    """The step of the proposal: carried out once at most."""
 
 
 class Audited(Event, frozen=True, array_like=True, gc=False, tag=17):
@@ -214,7 +214,7 @@ class Shrunk(Event, frozen=True, array_like=True, gc=False, tag=22):
 
 
 class Preempting(Event, frozen=True, array_like=True, gc=False, tag=23):
-    """Victims write their checkpoints; at `at_ms` all of them are requeued and the preemptor is placed. Until then the
+    """Victims write their checkpoints; at `at_ms` all of them are evicted and the preemptor is placed. Until then the
     nodes are kept from everyone else."""
 
     row: int
@@ -222,7 +222,7 @@ class Preempting(Event, frozen=True, array_like=True, gc=False, tag=23):
     victims: bytes
     """int32 workload rows."""
     causes: bytes
-    """int8 index into REQUEUE_CAUSES for each victim."""
+    """int8 index into EVICTION_CAUSES for each victim."""
     nodes: bytes
     """int32 node rows that are kept."""
     at_ms: int
@@ -244,7 +244,7 @@ class Resumed(Event, frozen=True, array_like=True, gc=False, tag=26):
 
 
 class Woke(Event, frozen=True, array_like=True, gc=False, tag=27):
-    """What it waited for (others, its time, a retry) has come: it is queued."""
+    """Its wait (for other work, its time, a retry) is over: it is queued."""
 
     row: int
 
@@ -290,7 +290,7 @@ class NodesGranted(Event, frozen=True, array_like=True, gc=False, tag=51):
 
 
 class OrderEnded(Event, frozen=True, array_like=True, gc=False, tag=52):
-    """Nothing more comes of it."""
+    """The order is over: nothing more comes of it."""
 
     order: int
     how: int
@@ -339,7 +339,7 @@ class Unneeded(Event, frozen=True, array_like=True, gc=False, tag=57):
 
 
 class PoolScalingSet(Event, frozen=True, array_like=True, gc=False, tag=58):
-    """How the pool grows and shrinks from now on."""
+    """The pool's growth limits from now on."""
 
     pool: int
     """Row of the pool."""
@@ -347,12 +347,12 @@ class PoolScalingSet(Event, frozen=True, array_like=True, gc=False, tag=58):
 
 
 class DemandNoted(Event, frozen=True, array_like=True, gc=False, tag=59):
-    """So many nodes of the pool are in use or waited for, more than before in that hour."""
+    """The nodes of the pool in use or waited for, more than before in that hour."""
 
     pool: int
     """Row of the pool."""
     hour: int
-    """Of cell time."""
+    """Hour of cell time."""
     nodes: int
 
 
@@ -390,7 +390,7 @@ class Watched(Event, frozen=True, array_like=True, gc=False, tag=72):
 
 
 class NodesNoted(Event, frozen=True, array_like=True, gc=False, tag=73):
-    """Why nodes are kept out."""
+    """The reason why nodes are kept out."""
 
     nodes: bytes
     """int32 node rows."""
@@ -449,7 +449,7 @@ class Reclassed(Event, frozen=True, array_like=True, gc=False, tag=76):
     evidence: str = ""
 
 
-class Moved(Event, frozen=True, array_like=True, gc=False, tag=80):
+class MovedToQueue(Event, frozen=True, array_like=True, gc=False, tag=80):
     """A workload that is on no node waits in another queue from now on, at its age."""
 
     row: int
@@ -458,13 +458,13 @@ class Moved(Event, frozen=True, array_like=True, gc=False, tag=80):
 
 
 class Dated(Event, frozen=True, array_like=True, gc=False, tag=82):
-    """What another scheduler did to the workload was seen late: it was at that time."""
+    """A change by another scheduler was observed late: it happened at that time."""
 
     row: int
     what: int
     """Code of the transition: the last of its kind in the workload's history."""
     at_ms: int
-    """Not after the clock."""
+    """Time of the change, not after the clock."""
 
 
 class Parked(Event, frozen=True, array_like=True, gc=False, tag=83):
@@ -482,12 +482,12 @@ class Vanished(Event, frozen=True, array_like=True, gc=False, tag=84):
 
 
 class OutsideSaid(Event, frozen=True, array_like=True, gc=False, tag=85):
-    """Why workloads wait or how they ended, in the word of the scheduler that decides."""
+    """The reasons why workloads wait or ended, in the words of the scheduler that decides."""
 
     rows: bytes
     """int32 workload rows."""
     words: tuple[str, ...]
-    """One for each; empty: it says nothing."""
+    """One word for each; empty: it gives none."""
 
 
 class Reestimated(Event, frozen=True, array_like=True, gc=False, tag=86):
@@ -504,30 +504,31 @@ class BootsTold(Event, frozen=True, array_like=True, gc=False, tag=87):
     nodes: bytes
     """int32 node rows."""
     boot_ms: int
-    """How long a boot is likely to take; 0: they are on."""
+    """Likely duration of a boot; 0: they are on."""
 
 
 class CapsTold(Event, frozen=True, array_like=True, gc=False, tag=88):
-    """How much another scheduler lets run together, and what work draws from that (`engine.state.external_cell`)."""
+    """The caps of another scheduler, and the use of each by workloads (`engine.state.external_cell`)."""
 
     most: tuple[tuple[str, int], ...] | None
     """All caps there are, by name; None: they are as before."""
     rows: bytes = b""
     """int32 workload rows."""
     draws: tuple[tuple[tuple[str, int], ...], ...] = ()
-    """What each of them draws from now on."""
+    """The use of each workload from now on."""
 
 
 class RunsTold(Event, frozen=True, array_like=True, gc=False, tag=89):
-    """How long work ran before the cell looked on, as the accounting of the scheduler that decides has it: all that is
-    known of it now."""
+    """Run times from before the cell looked on, from the accounting of the scheduler that decides: all that are known
+    of it now.
+    """
 
     runs: tuple[PastRun, ...]
     until_ms: int
 
 
 class Exited(Event, frozen=True, array_like=True, gc=False, tag=96):
-    """How the task of a workload that decides about it has ended. What that means for the workload follows."""
+    """The end of the task that decides about its workload. The workload's own event follows."""
 
     row: int
     task: int
@@ -542,8 +543,7 @@ class Intended(Event, frozen=True, array_like=True, gc=False, tag=90):
 
     number: int
     token: str
-    """Nobody else's, and of no second intent but one that carries the same again: by it a job that was submitted is
-    found again."""
+    """Unique, except that an intent carried again keeps it: a submitted job is found again by it."""
     command: bytes
     """MessagePack of the command: `engine.state.intents.wanted` reads it."""
 
@@ -555,7 +555,7 @@ class IntentAccepted(Event, frozen=True, array_like=True, gc=False, tag=91):
     job: int = 0
     """The id it gave to a job that was submitted; 0: none."""
     submit_s: int = 0
-    """When that job came, as it says: an id alone may be given again."""
+    """Submission time of that job by its own record: an id alone may be given again."""
     text: str = ""
     boot: str = ""
     before: str = ""
@@ -569,14 +569,14 @@ class IntentSent(Event, frozen=True, array_like=True, gc=False, tag=94):
 
 
 class IntentReopened(Event, frozen=True, array_like=True, gc=False, tag=92):
-    """What was accepted is gone there: it is carried there again."""
+    """An accepted object is gone there: it is carried there again."""
 
     number: int
     text: str = ""
 
 
 class IntentSettled(Event, frozen=True, array_like=True, gc=False, tag=93):
-    """Nothing more is done about it."""
+    """The intent is settled: nothing more is done about it."""
 
     number: int
     phase: int
@@ -598,8 +598,9 @@ class IntentAnswered(Event, frozen=True, array_like=True, gc=False, tag=95):
 
 
 class DowntimeBegan(Event, frozen=True, array_like=True, gc=False, tag=97):
-    """From now on nobody decided: no engine ran, or it stood still. It is recorded afterwards, with what ended by
-    itself meanwhile."""
+    """A downtime began: no engine ran, or it stood still. It is recorded afterwards, with the ends of work
+    meanwhile.
+    """
 
 
 class DowntimeEnded(Event, frozen=True, array_like=True, gc=False, tag=98):
@@ -613,11 +614,11 @@ class ClockHeld(Event, frozen=True, array_like=True, gc=False, tag=99):
     """An engine was started and its host's clock shows another time than the journal: the cell goes on from its own."""
 
     host_ms: int
-    """What the host's clock showed."""
+    """Time of the host's clock."""
 
 
 class SubmittedMany(Event, frozen=True, array_like=True, gc=False, tag=40):
-    """They take the next workload rows, in order. Only such as `engine.admission.submissions.is_usual`."""
+    """Usual workloads (`engine.admission.submissions.is_usual`). They take the next rows, in order."""
 
     workloads: tuple[WorkloadSpec, ...]
 
@@ -663,7 +664,7 @@ class FinishedMany(Event, frozen=True, array_like=True, gc=False, tag=43):
     at_ms: bytes
     """int64 cell time of each, ascending."""
     ticks: int
-    """How often the clock moves."""
+    """Number of clock moves."""
 
     @property
     def versions(self) -> int:
@@ -686,7 +687,7 @@ AnyEvent = (
     | Cancelled
     | Held
     | Released
-    | Requeued
+    | Evicted
     | NodesChanged
     | Audited
     | QueueChanged
@@ -725,7 +726,7 @@ AnyEvent = (
     | NodesNoted
     | Wanted
     | Reclassed
-    | Moved
+    | MovedToQueue
     | Dated
     | Parked
     | Vanished
@@ -755,7 +756,7 @@ _decoder = msgspec.msgpack.Decoder(list[AnyEvent])
 
 
 def encode(events: list[AnyEvent]) -> bytes:
-    """One journal batch."""
+    """Encode one journal batch."""
     return _encoder.encode(events)
 
 

@@ -1,15 +1,12 @@
-"""What is told of a cell that another scheduler decides: how things are, how long work ran, and of intents.
+"""Observations of a cell that another scheduler decides: its present objects, its earlier runs, and the progress of
+intents.
 
-How long work ran before a cell looked on: what the accounting of the scheduler that decides remembers.
+Each observation gives the whole of its subject. Reporting it twice changes nothing, and a missed one is made up for by
+the next. Times are of the cell's clock, in milliseconds; 0 = not known.
 
-Run times are learnt from it (`engine.state.run_times`); it is no work of the cell, and nothing is charged for it.
-
-What can be told of a cell that another scheduler decides: how each thing is now, as that scheduler shows it.
-
-Each says the whole of its subject, so telling the same twice changes nothing, and what was missed in between is made up
-for. Times are of the cell's clock, milliseconds; 0 = not known.
-
-What is told of intents (`engine.state.intents`). Loads nothing heavy: faces need it at their start.
+Earlier runs come from that scheduler's accounting. Run times are learnt from them (`engine.state.run_times`); they are
+no work of the cell, and nothing is charged for them. `engine.state.external_cell` keeps the intents. This module
+imports nothing heavy, because consoles load it at their start.
 """
 
 from __future__ import annotations
@@ -43,7 +40,7 @@ class PastRun(msgspec.Struct, frozen=True, array_like=True, gc=False):
     name: str
     tasks: int
     gpu_milli: int
-    """Of all tasks together."""
+    """GPU of all tasks together."""
     limit_ms: int
     """The time limit by which it would have been ended; 0: without one."""
     run_ms: int
@@ -51,11 +48,11 @@ class PastRun(msgspec.Struct, frozen=True, array_like=True, gc=False):
     started_ms: int
     ended_ms: int
     finished: bool
-    """It ended by itself and well."""
+    """True if it ended by itself and well."""
 
 
 def stem(name: str) -> str:
-    """What names of like work have in common: `train-17` and `train-18`. Empty where that says nothing."""
+    """The common part of names of like work: `train-17` and `train-18`. Empty where it tells nothing."""
     found = _DIGITS.sub("", name)
     return found if found.strip("-_./ ") else ""
 
@@ -76,7 +73,7 @@ class NodeSeen(Spec, frozen=True, kw_only=True, tag_field="seen", tag="node"):
     node: NodeSpec
     standing: Standing = "ready"
     boot_ms: int = 0
-    """Of a node that is powered down and booted for who needs it: how long that takes; 0: it is on."""
+    """Boot time of a node that is powered down and booted on demand; 0: it is on."""
 
 
 class NodeGone(Spec, frozen=True, kw_only=True, tag_field="seen", tag="node-gone"):
@@ -86,7 +83,7 @@ class NodeGone(Spec, frozen=True, kw_only=True, tag_field="seen", tag="node-gone
 class QueueSeen(Spec, frozen=True, kw_only=True, tag_field="seen", tag="queue"):
     queue: QueueSpec
     open: bool = True
-    """Whether work of it is started at all."""
+    """True if its work is started at all."""
 
 
 class PriorityClassSeen(Spec, frozen=True, kw_only=True, tag_field="seen", tag="priority-class"):
@@ -102,7 +99,7 @@ class ReservationGone(Spec, frozen=True, kw_only=True, tag_field="seen", tag="re
 
 
 class Holding(Spec, frozen=True, kw_only=True):
-    """What a workload has on one node."""
+    """The resources of a workload on one node."""
 
     node: str
     resources: Resources
@@ -122,13 +119,13 @@ class WorkloadSeen(Spec, frozen=True, kw_only=True, tag_field="seen", tag="workl
     wake_ms: int = -1
     """While `waiting`: when it may start; -1: only the scheduler knows."""
     restarts: int = 0
-    """How often it was put back after a start."""
+    """Number of returns to the queue after a start."""
     holds: tuple[Holding, ...] = ()
     """While `starting` or `running`."""
     cause: str = ""
-    """Of a failure: one of `engine.model.events.FAILURE_CAUSES`; of being put back: one of REQUEUE_CAUSES."""
+    """Cause of a failure or an eviction: one of FAILURE_CAUSES or EVICTION_CAUSES of `engine.model.events`."""
     word: str = ""
-    """Why it waits, or how it ended, as the scheduler says."""
+    """The reason why it waits, or ended, in the scheduler's words."""
     draws: tuple[tuple[str, int], ...] = ()
     """Caps that count it while it runs, by name, and how much of each it takes."""
 
@@ -140,7 +137,7 @@ class WorkloadGone(Spec, frozen=True, kw_only=True, tag_field="seen", tag="workl
 
 
 class CapsSeen(Spec, frozen=True, kw_only=True, tag_field="seen", tag="caps"):
-    """How much the scheduler lets run together: all caps there are."""
+    """The scheduler's limits on work that runs together: all caps there are."""
 
     most: tuple[tuple[str, int], ...]
 
@@ -176,7 +173,7 @@ class IntentView(msgspec.Struct, frozen=True, kw_only=True):
     subjects: tuple[str, ...]
     """Ids it is about, the first ones."""
     count: int
-    """How many they are."""
+    """The number of objects."""
     phase: str
     job: int
     text: str
@@ -187,7 +184,7 @@ class IntentView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IntentsReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What is under way to the other scheduler, and what came of the last ones."""
+    """The intents under way to the other scheduler, and the outcomes of the last ones."""
 
     at_ms: int
     open: int
@@ -195,11 +192,11 @@ class IntentsReport(msgspec.Struct, frozen=True, kw_only=True):
     accepted: int
     in_doubt: int
     items: tuple[IntentView, ...]
-    """Those under way first, each group with the newest first."""
+    """The intents, those under way first, each group with the newest first."""
 
 
 class IntentWord(msgspec.Struct, frozen=True, kw_only=True):
-    """What was said of an intent at some time."""
+    """A statement about an intent at some time."""
 
     at_ms: int
     phase: str
@@ -207,15 +204,15 @@ class IntentWord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FarLook(msgspec.Struct, frozen=True, kw_only=True):
-    """What the other scheduler shows now of what is wanted. Texts of its own are in here: untrusted."""
+    """The other scheduler's present view of a wanted change. Its own texts are in here: untrusted."""
 
     at_ms: int
     lines: tuple[str, ...] = ()
     shows: str = ""
     """"done" or "undone" where that is all that can be; empty where it shows neither."""
     since_ms: int = 0
-    """From when on its controller runs; 0: it does not say."""
+    """Start of its controller; 0: it does not say."""
     since_by: str = ""
-    """What says so."""
+    """The source of that time."""
     error: str = ""
-    """Why it could not be asked."""
+    """The reason why it could not be asked."""

@@ -1,9 +1,9 @@
-"""Price catalogues: files that say what machine types cost, and the prices that pools get from them.
+"""Price catalogues: files with the prices of machine types, and the prices of pools that follow from them.
 
-A catalogue is a CSV file, perhaps gzipped, whose first line names its columns. Of these it needs a machine type and a
-price per hour; a region, a spot price and a currency may be there too, and others are passed over. So the lists that
-Karpenter keeps of AWS and the cluster autoscaler of GCP can be read as they are. Amounts are read as decimals, exactly.
-A cell counts in one currency: a price in another is refused where it is asked for.
+A catalogue is a CSV file, perhaps gzipped, whose first line names its columns. A machine type and a price per hour are
+required; a region, a spot price and a currency are optional, and other columns are ignored. So the price lists of
+Karpenter (AWS) and of the cluster autoscaler (GCP) can be read as they are. Amounts are read as decimals, exactly. A
+cell counts in one currency: a price in another is refused when it is used.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ CURRENCIES = ("currency",)
 
 
 class ListPrice(msgspec.Struct, frozen=True, gc=False):
-    """What one machine type costs in one region, millionths of the currency per hour; None where the list has no
-    price."""
+    """The cost of one machine type in one region, millionths of the currency per hour; None where the list has no
+    price.
+    """
 
     on_demand: int | None
     spot: int | None
@@ -196,7 +197,7 @@ def read_catalogue(path: str | Path) -> Catalogue:
 
 
 class _Columns:
-    """Where the columns are that count; -1 for those that are not there."""
+    """The positions of the columns that count; -1 for those that are missing."""
 
     def __init__(self, name: str, columns: list[str]) -> None:
         self._name = name

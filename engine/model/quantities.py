@@ -1,9 +1,8 @@
-"""Quantities read exactly as people write them, and times known by their median and 95th percentile.
+"""Quantities as people write them in files, flags and edits, and distributions of times given by median and 95th
+percentile.
 
-Quantities as people write them in files, flags and edits, read exactly: decimal arithmetic, whole units or an
-error. Filters read the same units more leniently, where near enough is good enough.
-
-Times drawn by chance, where their median and 95th percentile are known; and quantiles of what was drawn.
+Quantities are read exactly: decimal arithmetic, whole units or an error. Filters read the same units more leniently,
+where near enough is good enough.
 """
 
 from __future__ import annotations

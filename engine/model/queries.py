@@ -1,7 +1,6 @@
-"""Questions about the state, and their answers: windows onto server-side filter, sort and paging.
+"""Queries about the state, and their answers: windows with filter, sort and paging on the engine's side.
 
-This file holds the types only, so that a console can import it without loading the engine. Evaluation is in
-`engine.reads.answers`.
+Types only, so that a console imports them without loading the engine. `engine.reads.answers` evaluates them.
 """
 
 from __future__ import annotations
@@ -48,15 +47,15 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[str, ...]
     rows: list[list[Any]]
     matched: int
-    """How many rows satisfy the filter."""
+    """Number of rows that satisfy the filter."""
     total: int
-    """How many rows of this kind there are."""
+    """Number of rows of this kind."""
     next_row: int = -1
-    """Where a page in creation order goes on; -1 where nothing follows, and in any other order."""
+    """Row at which a page in creation order goes on; -1 at the end, and in any other order."""
 
 
 class Column(msgspec.Struct, frozen=True):
-    """What a column holds. `unit` decides how faces print it and how they read a filter's value."""
+    """The content of a column. `unit` decides how clients print it and how they read a filter's value."""
 
     name: str
     title: str
@@ -227,7 +226,7 @@ class Named(msgspec.Struct, frozen=True):
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a workload waits. The first of a list is the primary one."""
+    """A reason why a workload waits. The first of a list is the primary one."""
 
     token: str
     """OnHold, Suspended, WaitingForDependency, DependencyNeverSatisfied, WaitingForStartTime, Backoff; of a queued
@@ -238,16 +237,17 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     """A sentence with the numbers: asked, free, by whom."""
     unblock: str = ""
-    """What would open this gate, where that is known. Others may be closed behind it."""
+    """The change that would open this gate, where it is known. Others may be closed behind it."""
 
 
 class Counterfactual(msgspec.Struct, frozen=True, kw_only=True):
     """One change after which a waiting workload really started, on a fork of the cell."""
 
     kind: str
-    """What is changed: release, resume, queue, array, dependency, start_time, ahead, policy, estimate, promise,
+    """The kind of change: release, resume, queue, array, dependency, start_time, ahead, policy, estimate, promise,
     reservation, returned, quota, uncordon, consolidate, capacity, topology, tasks; nothing, when the next scheduling
-    cycle is enough."""
+    cycle is enough.
+    """
     text: str
     """The change in words, exactly as it was applied."""
     edits: tuple[dict[str, Any], ...]
@@ -255,19 +255,19 @@ class Counterfactual(msgspec.Struct, frozen=True, kw_only=True):
     starts: str
     """Id of what starts: the workload, or the copy that the edits submit in its place."""
     smallest: bool
-    """Whether one less of the same (a task, a slot, a node) was tried too, and was not enough."""
+    """True if one less of the same (a task, a slot, a node) was tried too, and was not enough."""
     verified: bool = True
 
 
 class Unblocking(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found that would let a workload start now."""
+    """The change found that would let a workload start now."""
 
     version: int
     """State version of the cell that was forked."""
     found: Counterfactual | None
     """None: unknown. What was tried did not start it."""
     tried: tuple[str, ...]
-    """What was tried before, each with what it came to."""
+    """Earlier trials, each with its result."""
     forks: int
     """Forks of the cell that were made: one without any change, one for each that was tried."""
 
@@ -277,7 +277,7 @@ class HistoryItem(msgspec.Struct, frozen=True, kw_only=True):
 
     at_ms: int
     what: str
-    """submitted, held, released, placed, running, finished, failed, cancelled, requeued"""
+    """One of `engine.state.workloads.TRANSITIONS`."""
     detail: str = ""
 
 
@@ -291,12 +291,13 @@ class TaskPlace(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[int, ...] = ()
     """Indexes of the devices used there."""
     rank: int = 0
-    """Of the first of these tasks; the others follow. Ranks go through the groups in order, and in each along the
-    network: by region, zone, block, rack and NVLink domain."""
+    """Rank of the first of these tasks; the others follow. Ranks go through the groups in order, and in each along the
+    network: by region, zone, block, rack and NVLink domain.
+    """
 
 
 class TopologyDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """How close together a workload asked to be, and how it lies."""
+    """The requested and the actual closeness of a workload's tasks."""
 
     required: str
     """Level; empty when it asked for none."""
@@ -334,9 +335,9 @@ class DependencyDetail(msgspec.Struct, frozen=True, kw_only=True):
     on: str
     """finished, failed, ended, started: what has to happen to it"""
     state: str
-    """Of the workload that is waited for."""
+    """State of the other workload."""
     never: bool
-    """Whether it can no longer be met."""
+    """True if it can no longer be met."""
 
 
 class ServiceDetail(msgspec.Struct, frozen=True, kw_only=True):
@@ -389,7 +390,7 @@ class WorkloadDetail(msgspec.Struct, frozen=True, kw_only=True):
     promised_start_ms: int | None = None
     """Cell time at which the policy has promised it a start; null without a promise."""
     flags: tuple[Literal["borrowed", "burst", "backfilled"], ...] = ()
-    """How the present attempt was allowed to start."""
+    """Terms under which the present attempt was allowed to start."""
     burst_ends_ms: int | None = None
     """While its queue bursts: when the window ends, after which work in a burst is the first to be stopped."""
     making_room_for: str = ""
@@ -399,19 +400,19 @@ class WorkloadDetail(msgspec.Struct, frozen=True, kw_only=True):
     waits_for: tuple[DependencyDetail, ...] = ()
     """Dependencies that are not met yet."""
     needed_by: tuple[DependencyDetail, ...] = ()
-    """Who waits for it: id and state of the other, at most 100 of them."""
+    """Workloads that wait for it: id and state, at most 100 of them."""
     needed_by_total: int = 0
-    """How many wait for it; at most 10,000 are counted."""
+    """Number of workloads that wait for it; at most 10,000 are counted."""
     deadline_ms: int | None = None
     """Cell time by which it should have ended."""
     failures: int = 0
     """Attempts in which its work failed."""
     retries: int = 0
-    """How many of those are followed by another attempt."""
+    """Number of those that are followed by another attempt."""
     array: str = ""
     """Id of the array it is a member of."""
     topology: TopologyDetail | None = None
-    """Of a workload that asks for a level, or is on several nodes."""
+    """For a workload that requests a level, or is on several nodes."""
     near: tuple[Affinity, ...] = ()
     apart: tuple[Affinity, ...] = ()
     data: tuple[str, ...] = ()
@@ -420,13 +421,13 @@ class WorkloadDetail(msgspec.Struct, frozen=True, kw_only=True):
     cost_microusd: int = 0
     """Charged for all its attempts so far."""
     wasted_microusd: int = 0
-    """Of that for work that was lost and had to be done again."""
+    """The part of that for work that was lost and had to be done again."""
     rate_microusd_hour: int = 0
-    """What it is charged now."""
+    """Its present charge."""
     spending_approved: bool = False
     """Somebody let it start whatever is left of budgets that ask for approval."""
     run: RunSpec | None = None
-    """What its tasks run, where it says so. The values of its environment are left empty."""
+    """The command of its tasks, if it has one. The values of its environment are left empty."""
 
 
 class MigInstance(msgspec.Struct, frozen=True, kw_only=True):
@@ -454,7 +455,7 @@ class NodeDetail(msgspec.Struct, frozen=True, kw_only=True):
     region: str = ""
     nvlink: str = ""
     labels: dict[str, str] = {}
-    """Of its pool and its own."""
+    """Labels of its pool and its own."""
     taints: tuple[str, ...] = ()
     """`key=value:effect`; the value is left out where it is empty."""
     nvlink_group: int = 0
@@ -464,26 +465,26 @@ class NodeDetail(msgspec.Struct, frozen=True, kw_only=True):
     instances: tuple[tuple[MigInstance, ...], ...] = ()
     """MIG instances of each device; none of one that is not partitioned now. Empty without `profiles`."""
     note: str = ""
-    """Why the node is kept out, where something is known (`engine.state.machines`)."""
+    """The reason why the node is kept out, where one is known (`engine.state.machines`)."""
     ends_ms: int | None = None
     """Cell time at which its provider takes it back, when it has given notice."""
     physical: dict[str, int] = {}
-    """What it has, its own system's share among it."""
+    """Its full size, the share of its own system included."""
     allocatable: dict[str, int] = {}
-    """What is left for work. `capacity` is what requests may come to, which is more where it is overcommitted."""
+    """The rest for work. `capacity` is the upper bound of requests, which is more where it is overcommitted."""
     overcommit: dict[str, int] = {}
     """Resource name -> permille of `allocatable` that requests may come to, where that is more than it has."""
     in_use: dict[str, int] = {}
-    """What work here is known to use of CPU and memory."""
+    """CPU and memory that work here is known to use."""
 
 
 class BurnWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """How one window stands against an objective."""
+    """One window of an objective: the starts in it, and the late ones."""
 
     started: int
     """Starts in the window."""
     late: int
-    """Of them those that came later than the objective wants."""
+    """The starts that came later than the objective wants."""
     waiting: int
     """Workloads that have waited longer than that already; they count as late too."""
     burn_permille: int | None
@@ -491,12 +492,12 @@ class BurnWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Burn(msgspec.Struct, frozen=True, kw_only=True):
-    """How fast a queue uses up what its objective allows."""
+    """The speed at which a queue uses up the late starts that its objective allows."""
 
     queue: str
     within_ms: int
     objective_permille: int
-    """So much of its work should start within that time."""
+    """The share of its work that should start within that time."""
     hour: BurnWindow
     six_hours: BurnWindow
 
@@ -506,17 +507,18 @@ class QueueDetail(msgspec.Struct, frozen=True, kw_only=True):
     now_ms: int
     name: str
     mode: str
-    """What it is itself: open, held or draining."""
+    """Its own mode: open, held or draining."""
     closed_by: str
     """The nearest queue above that is not open; empty when all are."""
     spec: QueueSpec
     leaves: tuple[str, ...]
     """The queues at or below it that take workloads."""
     over: dict[str, int]
-    """What it, or else the nearest queue above, draws above what it may, by resource or `pool/resource`. Empty unless a
-    quota was reduced or a burst is over."""
+    """The excess of it, or else of the nearest queue above, over its limit, by resource or `pool/resource`. Empty
+    unless a quota was reduced or a burst is over.
+    """
     burn: Burn | None = None
-    """How it stands to its objective; None where it has none."""
+    """The burn of its objective; None where it has none."""
 
 
 class PoolOverview(msgspec.Struct, frozen=True, kw_only=True):
@@ -530,7 +532,7 @@ class PoolOverview(msgspec.Struct, frozen=True, kw_only=True):
     capacity: dict[str, int]
     used: dict[str, int]
     price_microusd_hour: int = 0
-    """Of one node."""
+    """Price of one node."""
     booting: int = 0
     suspect: int = 0
     ordered: int = 0
@@ -556,7 +558,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """Id of the longest-waiting queued workload, or empty."""
     wait_p50_ms: int
     wait_p95_ms: int
-    """Of the last 1,000 workloads started."""
+    """Over the last 1,000 workloads started."""
     started_last_hour: int
     finished_last_hour: int
     history: tuple[tuple[int, int, int], ...]
@@ -566,21 +568,21 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     watched: int = 0
     """Nodes that agents call from."""
     suspect: int = 0
-    """Those of them that are silent and not declared lost yet."""
+    """The watched nodes that are silent and not declared lost yet."""
     mass_suspicion: bool = False
-    """They are so many that it may be the network: few are declared lost at a time."""
+    """True if there are so many that it may be the network: few are declared lost at a time."""
     cost_microusd_hour: int = 0
-    """Of all nodes, now."""
+    """Cost of all nodes now."""
     idle_microusd_hour: int = 0
-    """What of that no workload is charged for."""
+    """The part of that which no workload is charged for."""
     burns: tuple[Burn, ...] = ()
-    """Of the queues that have an objective."""
+    """Burns of the queues that have an objective."""
     borrowed: dict[str, int] = {}
-    """What of `used` queues draw above their quotas; nothing where there are no quotas."""
+    """The part of `used` that queues draw above their quotas; nothing where there are no quotas."""
     in_burst: dict[str, int] = {}
-    """Of that, what they draw above their borrowing limits too, for a while."""
+    """The part of that which they draw above their borrowing limits too, for a while."""
     tenants: dict[str, dict[str, int]] = {}
-    """What work that is placed or runs has asked for, by tenant; the empty name is of work without one."""
+    """Requests of placed and running work, by tenant; the empty name is for work without one."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -598,7 +600,7 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     at_ms: int
     items: tuple[Change, ...] = ()
     missed: int = 0
-    """How many changes were dropped from `items` because the reader was too far behind."""
+    """Number of changes dropped from `items` because the reader was too far behind."""
 
 
 class BurstReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -620,10 +622,11 @@ class VertexReport(msgspec.Struct, frozen=True, kw_only=True):
     guaranteed: dict[str, int]
     """Its nominal quota and what the vertices below lend it. A key that is missing is not limited in this tree."""
     borrowed: dict[str, int]
-    """What it draws above that."""
+    """Draw above that."""
     lent: dict[str, int]
-    """What its siblings use of its idle quota. They use up the quota of the cohort itself first; what they use beyond
-    that counts for all who leave quota idle, in proportion."""
+    """Use of its idle quota by its siblings. They use up the quota of the cohort itself first. Use beyond that counts
+    for all with idle quota, in proportion.
+    """
     burst: BurstReport | None
     """None when it has no burst quota."""
     share_ppb: int
@@ -631,11 +634,11 @@ class VertexReport(msgspec.Struct, frozen=True, kw_only=True):
     past_share_ppb: int
     """The same of its average draw over the past."""
     deserved: dict[str, int]
-    """What it would hold if the cell were divided afresh among all that want some."""
+    """Its holding if the cell were divided afresh among all with demand."""
 
 
 class DecisionReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a workload went first: its place in the order beside that of the one that would have been next."""
+    """The reason why a workload went first: its place in the order beside that of the next one."""
 
     at_ms: int
     workload: str
@@ -652,18 +655,18 @@ class DecisionReport(msgspec.Struct, frozen=True, kw_only=True):
     next_shares_ppb: tuple[int, ...] = ()
     next_priority: int = 0
     rule: Literal["alone", "band", "waited", "share", "priority", "age"]
-    """What decided between the two."""
+    """The rule that decided between the two."""
 
 
 class FairnessReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What each queue holds, would deserve, and why the last starts went in their order."""
+    """Each queue's present and deserved holding, and the reasons for the order of the last starts."""
 
     version: int
     now_ms: int
     half_life_ms: int
     """Past use counts half as much for every such time that has passed."""
     past_counts: bool
-    """Whether past use counts in the order, or is shown only."""
+    """True if past use counts in the order; else it is only shown."""
     queues: tuple[VertexReport, ...]
     decisions: tuple[DecisionReport, ...]
     """The last starts, newest first. Not kept over a restart."""
@@ -674,7 +677,7 @@ class PoolFragmentation(msgspec.Struct, frozen=True, kw_only=True):
     free_milli: int
     """Free milli-GPU on nodes that take anybody's work."""
     ppm: int | None
-    """As of the cell; None when no task of the mix may go there."""
+    """Fragmentation as for the cell; None when no task of the mix may go there."""
 
 
 class ShapeFragmentation(msgspec.Struct, frozen=True, kw_only=True):
@@ -685,13 +688,13 @@ class ShapeFragmentation(msgspec.Struct, frozen=True, kw_only=True):
     gpu_milli: int
     disk_mib: int
     pools: tuple[str, ...]
-    """That it may use, in order of preference."""
+    """The pools it may use, in order of preference."""
     waiting: int
     running: int
     free_milli: int
     """Free in these pools."""
     usable_milli: int
-    """Of that, on devices that such a task could be put on now."""
+    """The part of that on devices that such a task could be put on now."""
     unusable_ppm: int
     """Share of it that is lost to such a task."""
     fits: int
@@ -701,8 +704,9 @@ class ShapeFragmentation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FragmentationReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of the free GPU the work of this cell could not use, because it lies in the wrong pieces. The mix is
-    what waits for a start and what runs, by number of tasks."""
+    """The free GPU that the work of this cell could not use, because it lies in the wrong pieces. The mix is the
+    waiting and the running work, by number of tasks.
+    """
 
     version: int
     now_ms: int
@@ -727,10 +731,10 @@ HeatLevel = Literal["zone", "block", "rack", "node"]
 
 
 class HeatRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What of the cell is looked at as a map, and how closely."""
+    """The part of the cell to show as a map, and the level of its tiles."""
 
     level: HeatLevel
-    """What one tile is."""
+    """The level of one tile."""
     within: dict[str, str] = {}
     """zone, block or rack -> its name; empty names are places that are not known. Only nodes in all of them."""
     offset: int = 0
@@ -746,7 +750,7 @@ class HeatTile(msgspec.Struct, frozen=True, kw_only=True):
     zone: str
     block: str
     rack: str
-    """Where it is, at wider levels than its own; its own name at its own level."""
+    """Its location at wider levels than its own; its own name at its own level."""
     nodes: int
     states: dict[str, int]
     """Node state -> nodes, of those there are."""
@@ -755,13 +759,13 @@ class HeatTile(msgspec.Struct, frozen=True, kw_only=True):
     gpu_milli: int
     gpu_free_milli: int
     split_milli: int
-    """Of the free GPU what is on nodes of which other devices, or other parts of a device, are in use."""
+    """The part of the free GPU on nodes with other devices, or other parts of a device, in use."""
     price_microusd_hour: int
-    """Of all its nodes."""
+    """Price of all its nodes."""
     spot: int
     """Nodes that their provider may take back."""
     pool: str = ""
-    """Of a node."""
+    """Pool of a node."""
 
 
 class HeatMap(msgspec.Struct, frozen=True, kw_only=True):
@@ -780,13 +784,14 @@ class HeatMap(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsolidationRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What moves are to bring about. With neither a workload nor nodes: that the most valuable workload starts which
-    fragmentation holds up."""
+    """The aim of moves. With neither a workload nor nodes: the start of the most valuable workload that fragmentation
+    holds up.
+    """
 
     unblock: str = ""
     """Id of a waiting workload that is to start."""
     free_nodes: int = 0
-    """So many nodes of the pool are to be empty, those that are already included."""
+    """The number of nodes of the pool that are to be empty, including those that already are."""
     pool: str = ""
     max_moves: int = 0
     """Most workloads to move; 0: as many as a plan ever moves."""
@@ -805,7 +810,7 @@ class Relocation(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     queue: str
     gpu_milli: int
-    """Of all its tasks."""
+    """GPU of all its tasks."""
     cpu_milli: int
     lost_ms: int
     """Work since its last checkpoint, which is done again; 0 where it writes one when asked."""
@@ -823,11 +828,12 @@ class Unblocked(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     tasks: int
     gpu_milli: int
-    """Of all its tasks."""
+    """GPU of all its tasks."""
     cpu_milli: int
     waits_ms: int | None
-    """How long it would have waited otherwise at the least: if estimates hold and nobody else takes the room. None when
-    that is not known."""
+    """Its minimum wait without the plan, if estimates hold and nobody else takes the room. None when that is
+    not known.
+    """
     gains_ms: int
     """Time for which its place would have been of no use to it otherwise: that wait, or its run time if shorter."""
 
@@ -840,7 +846,7 @@ class ConsolidationPlan(msgspec.Struct, frozen=True, kw_only=True):
     frees: tuple[str, ...]
     """Nodes that are emptied."""
     unit: str
-    """What the seconds below are of: gpu or cpu."""
+    """Unit of the device seconds below: gpu or cpu."""
     lost_s: int
     """Device-seconds, or core-seconds, of work that is done again."""
     restart_s: int
@@ -850,7 +856,7 @@ class ConsolidationPlan(msgspec.Struct, frozen=True, kw_only=True):
     ratio_permille: int
     """Benefit for its cost, each weighed by shares of the cell."""
     worth_it: bool
-    """Whether that is the least that was asked for."""
+    """True if that is at least the requested ratio."""
     fragmentation_before_ppm: int | None
     fragmentation_after_ppm: int | None
 
@@ -864,6 +870,6 @@ class Consolidation(msgspec.Struct, frozen=True, kw_only=True):
     request: ConsolidationRequest
     found: ConsolidationPlan | None
     why: str
-    """Why there is no plan, or why the one there is is not worth it; empty for one that is."""
+    """The reason why there is no plan, or why the plan is not worth it; empty for one that is."""
     tried: tuple[str, ...] = ()
-    """What was looked at before, each with what it came to."""
+    """Earlier trials, each with its result."""

@@ -1,33 +1,24 @@
-"""The parts that specs are made of, and their base: growth, health, service classes, money, runs and replicas.
+"""The parts of specs and their base: pool growth, node health, service classes, budgets, tasks to run, and replicas.
 
-The base of everything that people or files may say to the engine: immutable structs, and checks of single fields.
+The base is an immutable struct with checks of single fields, for everything that people or files say to the engine.
 
-How pools grow and shrink by themselves: what a pool says about its provider, and how eager the cell is.
+Growth has two presets, which differ where published descriptions of the Kubernetes cluster autoscaler differ from its
+defaults: `ca` has the defaults of its FAQ, `seed` the figures that are often quoted.
 
-The two presets differ where published descriptions of the Kubernetes cluster autoscaler differ from its defaults:
-`ca` has the defaults of its FAQ, `seed` the figures that are often quoted.
+Money has one currency per cell, in millionths (micro-USD).
 
-How the cell watches its nodes, those that agents call from alone, and what it does about those that fail.
+Service classes say how reliable a request is, how far nodes are overcommitted, and which work a short node evicts
+first. A pool's `overcommit` bounds the requests on a node in relation to the node's size. Guaranteed work never runs on
+overcommitted capacity: the sum of request / ratio over the work of any node is at most the node's size, with ratio 1 on
+every node open to guaranteed work, and the pool's ratio for all work of an overcommitted one.
 
-Money as people give it: the largest price, and budgets. One currency per cell, in millionths (micro-USD).
+A task to run for real is a command with its arguments, its environment and its folder. No shell reads any of it, unless
+the command itself is one.
 
-Classes of service: how sure work may be of what it asks for, what nodes are overcommitted by, and whom a node that
-runs short puts out first.
-
-A pool's `overcommit` says by how much the requests on one of its nodes may exceed what the node has. Guaranteed work
-is never put there, so the sum of request / ratio over the work of any node is at most what it has: with ratio 1 on
-every node that guaranteed work may have, and the pool's ratio for all work of an overcommitted one.
-
-What a workload runs where it runs for real: a command with its arguments, its environment and its folder.
-
-No shell reads any of it, unless the command itself is one.
-
-How many replicas a service has: what its spec says, and the rule of the Kubernetes horizontal pod autoscaler.
-
-The rule and its defaults (tolerance of a tenth, 300 s of stabilisation before it scales down, a look every 15 s, and
-replicas that say nothing counted against a change) are those of
+Replicas follow the rule of the Kubernetes horizontal pod autoscaler with its defaults: a tolerance of a tenth, 300 s of
+stabilisation before a scale-down, a look every 15 s, and silent replicas counted against a change. Source:
 https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale/ (Algorithm details, Stabilization window).
-Its limits on how fast it scales up are left out: a scale-up happens at once.
+Its limits on the speed of a scale-up are left out: a scale-up happens at once.
 """
 
 from __future__ import annotations
@@ -90,9 +81,9 @@ class ScalingSpec(Spec, frozen=True, kw_only=True):
     """Pools of a higher priority are tried first, where the expander goes by it."""
     region: str = ""
     zones: tuple[str, ...] = ()
-    """Where new nodes may stand; asked in this order. Empty: in no named zone."""
+    """Zones of new nodes, in the order of requests. Empty: no named zone."""
     project: str = ""
-    """What requests for machines are counted against; pools of one project share its quota."""
+    """The project whose quota requests count against; pools of one project share its quota."""
     requests_per_100_s: int = 0
     """Machines that may be asked for in any 100 seconds; 0: no limit. Of pools of one project the least counts."""
     boot_ms: tuple[int, int] = (60_000, 120_000)
@@ -108,20 +99,20 @@ class ScalingSpec(Spec, frozen=True, kw_only=True):
 
 
 class Autoscaling(Spec, frozen=True, kw_only=True):
-    """When the cell orders nodes and gives them back. Times in milliseconds."""
+    """The rules by which the cell orders nodes and gives them back. Times in milliseconds."""
 
     enabled: bool = True
-    """Nothing is ordered or given back by itself while it is false."""
+    """While false, no node is ordered or given back automatically."""
     scan_every_ms: int = 10_000
     scale_up_after_ms: int = 30_000
-    """What has waited less for capacity is not ordered for."""
+    """Minimum wait for capacity before nodes are ordered for a workload."""
     order_timeout_ms: int = 15 * MINUTE_MS
     """An order that is not fulfilled by then is cancelled, and its pool backed off."""
     back_off_ms: int = 5 * MINUTE_MS
-    """How long a pool that failed to deliver is left alone; doubles each time, up to `most_back_off_ms`."""
+    """Time for which a pool that failed to deliver is left alone; doubles each time, up to `most_back_off_ms`."""
     most_back_off_ms: int = 30 * MINUTE_MS
     expanders: tuple[Expander, ...] = ("priority", "least-waste", "price")
-    """What chooses between pools that would do, one after the other while several are as good."""
+    """Rules that choose between pools that would do, one after the other while several are equal."""
     most_nodes: int = 0
     """Nodes of all pools together; 0: no limit."""
     most_in_batch: int = 5_000
@@ -132,9 +123,9 @@ class Autoscaling(Spec, frozen=True, kw_only=True):
     scale_down_below_permille: int = 500
     """A node whose most used resource is used less than this may go. 0: nodes are never given back."""
     scale_down_after_ms: int = 10 * MINUTE_MS
-    """How long it has been so."""
+    """Minimum time in that condition."""
     settle_after_add_ms: int = 10 * MINUTE_MS
-    """Nothing of a pool is given back so soon after it got nodes."""
+    """Minimum time between a pool's new nodes and its next scale-down."""
     most_at_once: int = 10
     """Nodes with work on them given back in one scan. Empty ones are not counted."""
     most_lost_ms: int = 5 * MINUTE_MS
@@ -208,7 +199,9 @@ def check_autoscaling(settings: Autoscaling, where: str) -> None:
 
 
 def changed_settings(was: Autoscaling, preset: str, changes: Mapping[str, object]) -> Autoscaling:
-    """As the preset says, or as it was, with these fields changed. Raises SpecError naming the preset or the field."""
+    """The preset, or the present settings, with these fields changed. Raises SpecError naming the preset or the
+    field.
+    """
     if preset and preset not in PRESETS:
         raise SpecError("preset", f"there is no '{preset[:64]}'", f"Use one of: {', '.join(PRESETS)}")
     for field in changes:
@@ -232,15 +225,17 @@ class HealthSettings(Spec, frozen=True, kw_only=True):
     """Times in milliseconds of the cell's clock."""
 
     heartbeat_every_ms: int = 10_000
-    """How often agents are told to call."""
+    """Interval at which agents are told to call."""
     suspect_after_ms: int = 40_000
     """A node not heard of for so long takes no new work; what runs there goes on."""
     grace_ms: int = 20_000
-    """It is lost, and its work goes elsewhere, when it stays silent so much longer."""
+    """Further silence after which the node is lost and its work goes elsewhere."""
     mass_permille: int = 50
-    """With more of the watched nodes suspect at once it may be the network: then few are declared lost at a time."""
+    """Share of watched nodes suspect at once above which it may be the network: then few are declared lost at a
+    time.
+    """
     mass_lost_permille: int = 10
-    """Those few: so many of the watched nodes, at least one, in any 10 seconds."""
+    """That limit: share of the watched nodes, at least one, in any 10 seconds."""
     flaps: int = 3
     """A node that was lost so often within `flap_window_ms` comes back cordoned. 0: never."""
     flap_window_ms: int = HOUR_MS
@@ -283,9 +278,9 @@ def check_health(settings: HealthSettings, where: str) -> None:
 MAX_PRICE = 10**12
 """A million an hour for one node, in micro-USD: a price times the milliseconds of an hour still fits 64 bits."""
 CURRENCY = "USD"
-"""That the cell counts in. Amounts in others are refused: they cannot be added up."""
+"""The cell's currency. Amounts in others are refused: they cannot be added up."""
 MICROUSD = 1_000_000
-"""That make one of the currency."""
+"""Millionths in one unit of the currency."""
 DAY_MS = 24 * 60 * MINUTE_MS
 MAX_WINDOW_MS = 3660 * DAY_MS
 Scope = Literal["tenant", "team", "queue"]
@@ -293,8 +288,9 @@ BudgetAction = Literal["warn", "hold", "approve"]
 
 
 class BudgetSpec(Spec, frozen=True, kw_only=True):
-    """What a tenant, a team, or a queue and all below it may spend in each window. Work that runs is never stopped for
-    it."""
+    """The spending limit of a tenant, a team, or a queue and all below it in each window. Running work is never stopped
+    for it.
+    """
 
     name: str
     scope: Scope
@@ -304,10 +300,11 @@ class BudgetSpec(Spec, frozen=True, kw_only=True):
     window_ms: int = 30 * DAY_MS
     """Windows follow each other from cell time 0 on."""
     action: BudgetAction = "warn"
-    """What happens when all is spent. `warn`: it is shown. `hold`: nothing more of it starts before the next window.
-    `approve`: each workload of it waits until somebody approves what it will cost; with a limit of 0, always."""
+    """The effect when all is spent. `warn`: it is shown. `hold`: nothing more of it starts before the next window.
+    `approve`: each workload of it waits until a person approves its cost; with a limit of 0, always.
+    """
     warn_permille: int = 800
-    """Of the limit, from which it is shown that it runs out."""
+    """Part of the limit from which it is shown that it runs out."""
 
 
 def check_budget(spec: BudgetSpec, where: str) -> None:
@@ -338,17 +335,17 @@ EvictionOrder = Literal["kubelet", "qos"]
 
 
 class Pressure(Spec, frozen=True, kw_only=True):
-    """When a node whose memory runs short puts work out. It looks every `check_every_ms`."""
+    """The rules by which a node whose memory runs short evicts work. It checks every `check_every_ms`."""
 
     evict_at_permille: int = 950
-    """Of its physical memory in use. 0: never."""
+    """Part of its physical memory in use from which it evicts. 0: never."""
     evict_to_permille: int = 900
     """Work is put out until no more than this is in use."""
     order: EvictionOrder = "kubelet"
-    """Who goes first (`engine.executors.node_watch`)."""
+    """The order of eviction (`engine.executors.node_watch`)."""
     check_every_ms: int = 10_000
     pause_ms: int = 5 * MINUTE_MS
-    """What was put out waits so long before it may start again."""
+    """Minimum wait of evicted work before it may start again."""
 
 
 def check_overcommit(overcommit: dict[str, int], where: str) -> None:
@@ -377,7 +374,7 @@ def check_pressure(pressure: Pressure, where: str) -> None:
 
 MAX_WORDS = 4096
 MAX_BYTES = 128 * 1024
-"""Of command and environment together: it is kept in the journal, once for all that say the same."""
+"""Limit of command and environment together: they are kept in the journal, once for all equal ones."""
 OURS = "MUSTER_"
 """Names of variables that begin so are Muster's to set."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -423,17 +420,17 @@ def check_run(run: RunSpec, where: str) -> None:
 
 
 def shown(run: RunSpec | None) -> RunSpec | None:
-    """As others may see it: what somebody put into the environment may be a secret all the same."""
+    """The spec as others may see it: values of the environment may be secrets."""
     return msgspec.structs.replace(run, env=dict.fromkeys(run.env, "")) if run is not None and run.env else run
 
 
 EXIT_CAUSES = ("", "its memory limit", "its time limit", "it could not be started")
-"""Why Muster itself ended a task, where it did."""
+"""Reasons for which Muster itself ended a task."""
 TIME_LIMIT = 2
 
 
 def exit_words(task: int, status: int) -> str:
-    """How a task ended, by its rank and the status of `engine.model.events.Exited`, for people."""
+    """The end of a task for people, from its rank and the status of `engine.model.events.Exited`."""
     cause, code = EXIT_CAUSES[status >> 8], status & 0xFF
     how = f"with code {code}"
     if code > 128:
@@ -470,7 +467,7 @@ class ServiceSpec(Spec, frozen=True, kw_only=True):
     tolerance_permille: int = 100
     """The number stays while use is so near to the target, as a part of the target."""
     stabilise_ms: int = 300_000
-    """It goes down only to the largest number that was wanted during so long a time."""
+    """Window of a scale-down: it goes only to the largest number that was wanted during this time."""
     simulated_load: tuple[tuple[int, int], ...] = ()
     """(cell ms, load in permille of one replica's request), linear between: what the simulated executor has the
     replicas share. Empty: by what is reported of them."""
@@ -508,12 +505,12 @@ def load_permille(spec: ServiceSpec, now_ms: int) -> int:
 
 
 def desired(spec: ServiceSpec, replicas: int, reported: int, use_permille: int) -> int:
-    """How many replicas there should be. `replicas` there are; `reported` of them say how busy they are, and all of
-    those together have `use_permille`, in permille of one replica's request.
+    """The wanted number of replicas. There are `replicas`; `reported` of them report their load, and all of those
+    together use `use_permille`, in permille of one replica's request.
 
-    ceil(replicas x use / target), unless use is within the tolerance of the target. Of replicas that say nothing it is
-    assumed that they are idle where that would mean more of them, and busy to the target where it would mean fewer; the
-    number stays where that turns the sign.
+    ceil(replicas x use / target), unless use is within the tolerance of the target. Silent replicas are assumed idle
+    where that would mean more of them, and busy to the target where it would mean fewer; the number stays where that
+    turns the sign.
     """
     if not reported:
         return _bounded(spec, replicas)

@@ -1,12 +1,7 @@
-"""Specs: what a person or a trace asks for, checked at the door; device models; quantities in words.
-
-Specs: what a person or a trace asks for. Immutable, validated at the door, never changed in place.
+"""Specs: the requests of people and traces, immutable and validated on entry; device models; quantities and moments in
+words.
 
 Units everywhere: milli-CPU, MiB, milli-GPU (1000 = one whole device), milliseconds, micro-USD. Integers only.
-
-What is known of device models by their names.
-
-Quantities and moments as people write them.
 """
 
 from __future__ import annotations
@@ -106,7 +101,7 @@ class PoolSpec(Spec, frozen=True, kw_only=True):
     price_microusd_hour: int = 0
     spot: bool = False
     labels: dict[str, str] = {}
-    """Of each of its nodes, besides their own."""
+    """Labels of each of its nodes, besides the node's own."""
     taints: tuple[Taint, ...] = ()
     gpu_memory_mib: int = 0
     """Memory of one device; 0: by the model, where it is known."""
@@ -118,9 +113,9 @@ class PoolSpec(Spec, frozen=True, kw_only=True):
     """Score name -> weight (`engine.capacity.scores`) for work that goes here and whose queue says nothing. Empty:
     pack."""
     scaling: ScalingSpec | None = None
-    """How the pool grows and shrinks by itself. None: its nodes are only those that people add."""
+    """The rules of the pool's growth. None: its nodes are only those that people add."""
     reserved: Resources = Resources()
-    """What a node has besides, for its own system."""
+    """The share of a node's own system."""
     overcommit: dict[str, int] = {}
     """Resource name -> permille of the capacity that requests may come to; 1000 where it is not named. Guaranteed work
     does not go to a pool where it is more (`engine.model.spec_parts`)."""
@@ -131,7 +126,7 @@ class PoolSpec(Spec, frozen=True, kw_only=True):
 
     @property
     def offered(self) -> Resources:
-        """What requests on one node may come to."""
+        """The upper bound of requests on one node."""
         if not self.overcommit:
             return self.capacity
         each = zip(RESOURCES, self.capacity.vector(), strict=True)
@@ -203,7 +198,7 @@ class QueueSpec(Spec, frozen=True, kw_only=True):
     start, the tenant that uses least goes first."""
     burst: BurstSpec | None = None
     reclaim: Literal["never", "lower_priority", "any"] = "any"
-    """Whose work in other queues it may preempt to get its nominal quota back from those above theirs."""
+    """The queues above their quota whose work it may preempt to get back its own nominal quota."""
     min_runtime_ms: int = 0
     """Its work is not preempted before it has run this long, expired burst excepted."""
     disruptions: int = -1
@@ -216,7 +211,7 @@ class QueueSpec(Spec, frozen=True, kw_only=True):
     """Objective: its work, and that of the queues below, starts within this time after it could. 0: none. Decisions do
     not go by it; it is measured (`engine.state.objectives`)."""
     objective_permille: int = 950
-    """So much of it should."""
+    """The share of its work that should start in that time."""
 
 
 class PriorityClassSpec(Spec, frozen=True, kw_only=True):
@@ -225,7 +220,7 @@ class PriorityClassSpec(Spec, frozen=True, kw_only=True):
     name: str
     value: int
     preemption: Literal["never", "lower"] = "never"
-    """Whether it may preempt work of lower priority in its own queue."""
+    """`lower`: it may preempt work of lower priority in its own queue."""
     preemptible: bool = True
     band: int | None = None
     """Workloads of a higher band go first in the whole cell; within a band the queue with the smaller share goes
@@ -233,17 +228,18 @@ class PriorityClassSpec(Spec, frozen=True, kw_only=True):
 
 
 class Settings(Spec, frozen=True, kw_only=True):
-    """How the cell decides, besides its policy. Times in milliseconds; 0 switches a rule off."""
+    """The cell's rules besides its policy. Times in milliseconds; 0 switches a rule off."""
 
     fair_half_life_ms: int = 0
     """Shares count past use too, halved in weight every so often. 0: shares are of what is in use now."""
     starve_after_ms: int = 0
-    """What has waited longer goes before others of its band, whatever its queue's share."""
+    """Wait after which work goes before others of its band, whatever its queue's share."""
     preempt_after_ms: int = 30_000
     """Preempt only what would otherwise keep the preemptor waiting longer than this, by the estimates."""
     preempt_across: bool = False
-    """Whether a class that may preempt lower ones does so in all queues, as Slurm's partitions and QOS do; else in its
-    own queue alone."""
+    """True if a class that may preempt lower ones does so in all queues, as Slurm's partitions and QOS do; else in its
+    own queue alone.
+    """
     try_timeout_ms: int = 30_000
     """Executors must have confirmed every task of a placed gang by then, or all of it is given back."""
     reservation_depth: int = 100
@@ -252,17 +248,19 @@ class Settings(Spec, frozen=True, kw_only=True):
     health: HealthSettings = HealthSettings()
     pressure: Pressure = Pressure()
     decided_by: Literal["muster", "slurm"] = "muster"
-    """Who admits, places and ends work. Where it is another scheduler, the cell is a mirror of what that one does
-    (`engine.external.observed_changes`), and only forks decide, as a model of it. Set when the cell is made."""
+    """The scheduler that admits, places and ends work. Where it is another one, the cell is a mirror of it
+    (`engine.external.observed_changes`), and only forks decide, as a model of it. Set when the cell is made.
+    """
     executor: Literal["simulated", "process"] = "simulated"
-    """What runs tasks: nothing, in simulated time; or this machine, as real processes. Set when the cell is made."""
+    """The runner of tasks: none, in simulated time; or this machine, as real processes. Set when the cell is made."""
     rightsizing: Literal["off", "initial"] = "off"
-    """Whether a registered recommender may change the requests of new work before it starts
-    (`engine.admission.workload_changes`)."""
+    """`initial`: a registered recommender may change the requests of new work before it starts
+    (`engine.admission.workload_changes`).
+    """
 
 
 class CellSpec(Spec, frozen=True, kw_only=True):
-    """Everything that defines a cell before any work is submitted."""
+    """The definition of a cell before any work is submitted."""
 
     name: str = "cell"
     pools: tuple[PoolSpec, ...] = ()
@@ -301,9 +299,9 @@ class Affinity(Spec, frozen=True, kw_only=True):
 
 CapacityType = Literal["", "on-demand", "spot", "spot-first"]
 SPOT_TYPES = ("spot", "spot-first")
-"""Those of which no task begins on an on-demand machine."""
+"""Capacity types of which no task begins on an on-demand machine."""
 FLEXIBLE_TYPES = ("", "spot-first")
-"""Those that a deadline may turn to "on-demand"."""
+"""Capacity types that a deadline may turn to "on-demand"."""
 
 
 class TaskGroup(Spec, frozen=True, kw_only=True):
@@ -330,10 +328,11 @@ class TaskGroup(Spec, frozen=True, kw_only=True):
     tolerations: tuple[Toleration, ...] = ()
     spread: Spread | None = None
     capacity_type: CapacityType = ""
-    """Which pools it may use; empty: any. `spot-first` waits for spot machines, as `spot` does. Unless it is `spot`,
-    work with a deadline turns to on-demand machines when its slack runs out (`engine.state.timers`)."""
+    """Type of the pools it may use; empty: any. `spot-first` waits for spot machines, as `spot` does. Unless it is
+    `spot`, work with a deadline turns to on-demand machines when its slack runs out (`engine.state.timers`).
+    """
     on_demand: int = 0
-    """Of its tasks, so many are on demand always. At the door they become a group of their own."""
+    """Number of its tasks that are always on demand. On submission they become a group of their own."""
     limit: Resources | None = None
     """Most CPU and memory that one task of burstable work may use; 0: no limit. None: as much as the node has."""
 
@@ -407,7 +406,7 @@ class WorkloadSpec(Spec, frozen=True, kw_only=True):
     max_runtime_ms: int = 0
     """Stopped as failed when an attempt has run this long; 0: never."""
     retries: int = 0
-    """How often it starts again after failing. Preemption, node loss and requeues do not count."""
+    """Number of new starts after failures. Preemptions, lost nodes and other returns to the queue do not count."""
     backoff_ms: int = 10_000
     """Wait before the first retry; doubles each time, up to an hour, with up to a tenth added at random."""
     reservation: str = ""
@@ -422,16 +421,18 @@ class WorkloadSpec(Spec, frozen=True, kw_only=True):
     simulated_runtime_ms: int = 0
     """Run time the simulated executor gives it; 0 lets the executor draw one from the estimate."""
     simulated_failures: int = 0
-    """How many attempts fail half-way in the simulated executor."""
+    """Number of attempts that fail half-way in the simulated executor."""
     held: bool = False
     qos: Qos = "guaranteed"
     """Guaranteed work is only on nodes that are not overcommitted. Best effort asks for room, and is promised none."""
     service: ServiceSpec | None = None
-    """It has no end, and as many tasks as its load takes: `count` and `min_count` of its group are set by this."""
+    """For a service: it has no end, and as many tasks as its load needs. `count` and `min_count` of its group are set
+    by this.
+    """
     simulated_usage_permille: int = 0
     """CPU and memory that its tasks use in the simulated executor, as a part of their request; 0: nobody knows."""
     run: RunSpec | None = None
-    """What its tasks run where they run for real."""
+    """The command of its tasks where they run for real."""
 
 
 class WorkloadState(IntEnum):
@@ -448,7 +449,7 @@ class WorkloadState(IntEnum):
     SUSPENDED = 7
     """Taken off its nodes by a person, its work kept, until resumed."""
     WAITING = 8
-    """For other workloads, for its start time, or for a retry."""
+    """It waits for other workloads, for its start time, or for a retry."""
 
     @property
     def terminal(self) -> bool:
@@ -460,7 +461,7 @@ class WorkloadState(IntEnum):
 
 
 class NodeState(IntEnum):
-    """Only READY nodes take new work."""
+    """The state of a node. Only READY nodes take new work."""
 
     READY = 0
     CORDONED = 1
@@ -472,7 +473,7 @@ class NodeState(IntEnum):
     BOOTING = 5
     """Granted by a provider and paid for; it has not called yet."""
     SUSPECT = 6
-    """Not heard of for a while. Its work goes on, as far as anybody knows."""
+    """Silent for a while. Its work is assumed to go on."""
 
     @property
     def label(self) -> str:
@@ -480,13 +481,13 @@ class NodeState(IntEnum):
 
 
 class QueueMode(IntEnum):
-    """What a queue lets happen."""
+    """The work that a queue allows."""
 
     OPEN = 0
     HELD = 1
     """Takes workloads, starts none."""
     DRAINING = 2
-    """Takes no new workloads and starts none; what ran was requeued and waits."""
+    """Takes no new workloads and starts none; running work went back to its queue."""
 
     @property
     def label(self) -> str:
@@ -583,7 +584,7 @@ def _check_array(array: ArraySpec, name: str, where: str) -> None:
 
 
 def _check_on_demand(group: TaskGroup, where: str) -> None:
-    """What is guaranteed on demand must leave something to start with besides."""
+    """Check that tasks besides the guaranteed on-demand ones remain to start with."""
     check_quantity(group.on_demand, f"{where}.on_demand")
     if group.on_demand > group.count:
         raise SpecError(
@@ -598,7 +599,7 @@ def _check_on_demand(group: TaskGroup, where: str) -> None:
 
 
 def _check_node_terms(group: TaskGroup, where: str) -> None:
-    """What the group asks of its nodes."""
+    """Check the group's demands on its nodes."""
     check_quantity(group.gpu_memory_mib, f"{where}.gpu_memory_mib")
     if group.gpu_memory_mib and not (group.request.gpu_milli or group.mig):
         raise SpecError(f"{where}.gpu_memory_mib", "is asked for, but no device", "Ask for gpu as well")
@@ -658,7 +659,7 @@ def _check_limit(spec: WorkloadSpec, group: TaskGroup, where: str) -> None:
 
 
 def check_workload(spec: WorkloadSpec, where: str = "workload") -> None:
-    """Everything that can be checked without knowing the cell. Raises SpecError naming the field."""
+    """Check everything that does not depend on the cell. Raises SpecError naming the field."""
     check_id(spec.id, f"{where}.id")
     if len(spec.name) > MAX_NAME:
         raise SpecError(f"{where}.name", f"{len(spec.name)} characters", f"Give at most {MAX_NAME}")

@@ -1,6 +1,7 @@
-"""What is asked of the twin, and what it answers. Types only, so that a console can use them without loading the
-engine. `engine.twin.live_twin.Twins` takes an ask and gives a RunStatus; the answers are made in `engine.twin.what_if`
-and `engine.twin.start_estimates`.
+"""Questions to the twin, and its answers. Types only, so that a console imports them without loading the engine.
+
+`engine.twin.live_twin.Twins` takes a question and gives a RunStatus. The answers are made in `engine.twin.what_if` and
+`engine.twin.start_estimates`.
 
 Times are cell time in milliseconds, money is micro-USD, device time is milliseconds times whole devices (CPU cores
 where the cell has no GPU). Integers only.
@@ -36,14 +37,14 @@ class WhatIf(Spec, frozen=True, kw_only=True, tag_field="ask", tag="what_if"):
 
 
 class AskStart(Spec, frozen=True, kw_only=True, tag_field="ask", tag="start"):
-    """When a waiting workload starts."""
+    """The start of a waiting workload."""
 
     id: str
     horizon_ms: int = 24 * HOUR_MS
     seeds: int = 20
     seed: int = 0
     arrivals: bool = True
-    """As in WhatIf. Without them starts are foretold too early where later work goes first."""
+    """As in WhatIf. Without them starts are forecast too early where later work goes first."""
 
 
 class AskRun(Spec, frozen=True, kw_only=True, tag_field="ask", tag="run"):
@@ -61,18 +62,18 @@ MAX_STRETCH = 3
 
 
 class AskOptions(Spec, frozen=True, kw_only=True, tag_field="ask", tag="options"):
-    """What would become of each of these, if it alone were submitted now? Nothing is submitted."""
+    """The outcome of each of these options, if it alone were submitted now. Nothing is submitted."""
 
     workloads: tuple[WorkloadSpec, ...]
-    """One for each option. With `not_before_ms` it is an option for later."""
+    """One workload for each option. With `not_before_ms` it is an option for later."""
     run_ms: tuple[tuple[int, ...], ...]
-    """Of each how long it runs: likely times in ascending order, a single one where it is known."""
+    """Run time of each: likely times in ascending order, a single one where it is known."""
     horizon_ms: int = 24 * HOUR_MS
     seeds: int = 8
     seed: int = 0
     arrivals: bool = True
     until: Literal["started", "ended"] = "ended"
-    """Whether to run on when it has started."""
+    """The end of the run: at the start, or at the end of the work."""
     within_ms: int = 0
     """Time in which there must be an answer on a machine with nothing else to do: with fewer seeds, and less far
     ahead, as it takes; 0: all of it. Elsewhere it takes up to three times as long."""
@@ -117,9 +118,9 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """When a workload starts, over the runs. Quantiles and chance are null with fewer than
-    `engine.model.quantities.MIN_RUNS` of them; a time is null too where the start lies after the horizon, or never
-    comes."""
+    """The start of a workload, over the runs. Quantiles and chance are null with fewer than
+    `engine.model.quantities.MIN_RUNS` runs. A time is null too where the start lies after the horizon, or never comes.
+    """
 
     runs: int
     started: int
@@ -132,7 +133,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     most_ms: int | None
     """The last start; null unless it starts in every run."""
     chance_permille: int | None
-    """Of a start within the horizon."""
+    """Chance of a start within the horizon."""
 
 
 class StartFigure(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,16 +155,18 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer", tag
     at_ms: int
     horizon_ms: int
     covered_ms: int
-    """How much of the horizon the figures cover; less than it in a first estimate only."""
+    """The part of the horizon that the figures cover; less than the whole in a first estimate only."""
     seeds: int
     """Seeds that the figures rest on."""
     edits: tuple[str, ...]
-    """As they were understood, in text."""
+    """The edits as they were understood, in text."""
     figures: tuple[Figure, ...]
-    """Of the cell first, then of queues, then of tenants; those of a queue or tenant only where there is something."""
+    """Figures of the cell first, then of queues, then of tenants; those of a queue or tenant only where there is
+    something.
+    """
     starts: tuple[StartFigure, ...]
     notes: tuple[str, ...]
-    """What could not be done when its time came, and in how many seeds; what the figures leave out."""
+    """Edits that could not be done when their time came, and in how many seeds; omissions of the figures."""
 
 
 class Driver(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,7 +180,7 @@ class Driver(msgspec.Struct, frozen=True, kw_only=True):
     chance_permille: int
     """Share of the seeds in which it mattered."""
     at_ms: int | None = None
-    """When it is expected to end or to start: the middle one of those seeds."""
+    """Its expected end or start: the middle one of those seeds."""
 
 
 class StartEstimate(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer", tag="start"):
@@ -187,18 +190,19 @@ class StartEstimate(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer
     seeds: int
     id: str
     state: str
-    """Of the workload when it was asked. Only what has not started and has not ended has an estimate."""
+    """State of the workload at the question. Only work that has not started and has not ended has an estimate."""
     start: Start | None
     soonest_ms: int | None
-    """If nothing new arrives, the least over the seeds; null: not within the horizon."""
+    """The earliest start over the seeds if nothing new arrives; null: not within the horizon."""
     arrivals: bool
     drivers: tuple[Driver, ...]
     """Most frequent first."""
     basis: str = ""
-    """What run times were drawn from, in words; empty where that goes without saying."""
+    """The source of run times, in words; empty where it needs no mention."""
     leaves_out: str = ""
-    """What holds it and no forecast knows, in words; empty where nothing does. Holds an outside scheduler's own word:
-    untrusted."""
+    """Holds that no forecast knows, in words; empty where there are none. Holds an outside scheduler's own word:
+    untrusted.
+    """
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
@@ -210,9 +214,9 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     end_p50_ms: int | None
     """Null with fewer than `engine.model.quantities.MIN_RUNS` runs, and where half of them do not see its end."""
     cost: Interval
-    """To its end, or as far as the horizon goes."""
+    """Cost to its end, or as far as the horizon goes."""
     reason: str
-    """Why not now: the primary reason in words; empty when it starts."""
+    """The primary reason why it does not start now, in words; empty when it starts."""
 
 
 class DryRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer", tag="run"):
@@ -220,7 +224,7 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer", tag=
     at_ms: int
     horizon_ms: int
     covered_ms: int
-    """How far ahead it went in every seed: until all had ended, and as long again."""
+    """Time run ahead in every seed: until all had ended, and as long again."""
     seeds: int
     trials: tuple[Trial, ...]
     preempts_now: tuple[str, ...]
@@ -237,7 +241,7 @@ class Placing(msgspec.Struct, frozen=True, array_like=True):
     pool: str
     tasks: int
     rate_microusd_hour: int
-    """What they are charged."""
+    """Their charge."""
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -249,26 +253,28 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     run_ms: int
     """The work that was drawn for it, at the speed of all its tasks."""
     cost_microusd: int
-    """Up to its end, or as far as was looked."""
+    """Cost up to its end, or as far as it was run."""
     placed: tuple[Placing, ...]
-    """Where it started."""
+    """The nodes on which it started."""
     stops: int
-    """How often it was stopped after its start and had to wait again."""
+    """Number of times it was stopped after its start and had to wait again."""
     covered_ms: int
 
 
 class OptionTrial(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     reason: str
-    """Why it does not start at once: the primary reason in words, of the first seed."""
+    """The primary reason why it does not start at once, in words, of the first seed."""
     arrivals: bool
-    """Whether more work arrived as it did of late."""
+    """True if more work arrived at the recent rate."""
     attempts: tuple[Attempt, ...]
-    """By seed, the first of the ask first."""
+    """One attempt for each seed, in the order of the question."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer", tag="options"):
-    """In the order of the ask. Every option has the same seeds, hence the same draws for all other work."""
+    """The options in the order of the question. Every option has the same seeds, hence the same draws for all other
+    work.
+    """
 
     version: int
     at_ms: int
@@ -276,7 +282,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer", tag
     seeds: int
     until: Literal["started", "ended"]
     arrivals: bool
-    """What was asked for."""
+    """The request's own setting."""
     trials: tuple[OptionTrial, ...]
 
 
@@ -284,7 +290,7 @@ Answer = Outlook | StartEstimate | DryRun | Options
 
 
 class RunError(msgspec.Struct, frozen=True, kw_only=True):
-    """As an error of `engine.model.errors` goes over a wire."""
+    """An error of `engine.model.errors`, as sent over a wire."""
 
     code: str
     problem: str
@@ -304,7 +310,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     answer: Answer | None
     """The best so far; whole when the state is done."""
     error: RunError | None
-    """Why it failed."""
+    """The reason why it failed."""
     serial: int
     """Grows with every change: wait for one above the last seen."""
 
@@ -316,7 +322,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     """Start estimates of one range of lead times against what happened."""
 
     lead: str
-    """How far ahead the median lay: `all`, `< 10 min`, `10 min - 1 h`, `1 h - 6 h`, `> 6 h`."""
+    """Time from the estimate to its median: `all`, `< 10 min`, `10 min - 1 h`, `1 h - 6 h`, `> 6 h`."""
     estimates: int
     """Estimates whose truth is known."""
     covered_permille: int
@@ -326,7 +332,9 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     late_permille: int
     """Share after p90."""
     median_error_ms: int
-    """Of the absolute difference between the median and the start; an open p50 counts as the end of its horizon."""
+    """Median of the absolute difference between the median and the start; an open p50 counts as the end of its
+    horizon.
+    """
 
 
 class ScoreReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -335,6 +343,6 @@ class ScoreReport(msgspec.Struct, frozen=True, kw_only=True):
     stored: int
     """All estimates ever shown."""
     open: int
-    """Of workloads that have not started yet, or that ended without a start."""
+    """Estimates of workloads that have not started yet, or that ended without a start."""
     scores: tuple[Score, ...]
     """All lead times first; empty while nothing is known."""

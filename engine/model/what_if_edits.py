@@ -1,4 +1,4 @@
-"""What can be changed in a what-if: a closed list of typed edits, and their form in text.
+"""The edits of a what-if: a closed list of typed changes, and their form in text.
 
     add 4 nodes to h100 [rack=r9]      remove NODES         resize h100 120
     fail NODES [for 2h]                shock spot 30% [for 1h]
@@ -12,8 +12,8 @@
 NODES is a list of ids, or one place: `rack=r3`, `block=b1`, `zone=z2`, `region=eu`, `nvlink=d4`, `pool=h100`. Several
 jobs or nodes are separated by commas. Any edit may end in `at +2h`: it happens that long after now.
 
-Types and text only, so that a console can use them without loading the engine. What an edit does to a cell, and
-whether it can, is in `engine.admission.what_if_edits`.
+Types and text only, so that a console imports them without loading the engine. `engine.admission.what_if_edits` checks
+and applies them.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class EditsError(SpecError):
 
 
 class Nodes(Spec, frozen=True, kw_only=True):
-    """Which nodes: those named, or all of one place or pool. Removed nodes are never among them."""
+    """A choice of nodes: those named, or all of one place or pool. Removed nodes are never among them."""
 
     ids: tuple[str, ...] = ()
     place: Place | None = None
     name: str = ""
-    """Of the place."""
+    """Name of the place."""
 
 
 class Edit(Spec, frozen=True, kw_only=True, tag_field="edit"):
@@ -72,7 +72,7 @@ class AddNodesEdit(Edit, frozen=True, kw_only=True, tag="add_nodes"):
 
 
 class RemoveNodesEdit(Edit, frozen=True, kw_only=True, tag="remove_nodes"):
-    """Nodes leave the cell for good; what runs there is requeued first, as in a drain."""
+    """Nodes leave the cell for good; running work goes back to its queue first, as in a drain."""
 
     nodes: Nodes
 
@@ -89,7 +89,7 @@ class FailNodesEdit(Edit, frozen=True, kw_only=True, tag="fail_nodes"):
 
     nodes: Nodes
     for_ms: int = 0
-    """They are back after so long; 0: never."""
+    """Time until they are back; 0: never."""
 
 
 class ShockEdit(Edit, frozen=True, kw_only=True, tag="shock"):
@@ -120,7 +120,7 @@ class ChangeQuotaEdit(Edit, frozen=True, kw_only=True, tag="quota"):
     nominal: dict[str, int]
     """Resource name -> quantity, as in QueueSpec."""
     evict: bool = False
-    """Requeue what is above the new quota; otherwise it runs out."""
+    """Evict work above the new quota; otherwise it runs out."""
 
 
 class SetWeightEdit(Edit, frozen=True, kw_only=True, tag="weight"):
@@ -247,7 +247,7 @@ def parse(text: str, read: Read | None = None) -> AnyEdit:
 
 
 class _Reader:
-    """What follows the first word of an edit."""
+    """The words after the first one of an edit."""
 
     def __init__(self, text: str, form: EditForm, rest: str, at_ms: int, read: Read | None) -> None:
         self.text = text
@@ -281,7 +281,7 @@ class _Reader:
         return int(word)
 
     def ids(self, what: str) -> tuple[str, ...]:
-        """Everything that is left, separated by commas or blanks."""
+        """All remaining words, separated by commas or blanks."""
         found = tuple(part for word in self.words for part in word.split(",") if part)
         if not found:
             self.fail(f"{what} is missing")

@@ -1,20 +1,20 @@
-"""Fragmentation: how much of the free GPU the work of this cell could not use, because it lies in the wrong pieces.
+"""Fragmentation: the share of free GPU that the cell's own work could not use, because it lies in the wrong pieces.
 
 The measure is that of fragmentation gradient descent (Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing
-Workloads with Fragmentation Gradient Descent", USENIX ATC 2023). Draw a task from the live mix: what waits and what
-runs, by number of tasks. On a node where the task fits, the free part of every device that it could not be put on is
-lost to it; on a node where it does not fit, everything free is. Fragmentation is what is lost to it on average, as a
-share of what is free.
+Workloads with Fragmentation Gradient Descent", USENIX ATC 2023). Draw a task from the live mix of waiting and running
+work, by number of tasks. On a node where the task fits, the free part of every device that it could not be put on is
+lost to it. On a node where it does not fit, everything free is. Fragmentation is the average loss as a share of the
+free capacity.
 
-Two things are left out that the paper counts. Tasks without GPU have no use for any free device, and a task is not
-held to lose what is free on nodes that it may never use, by pool, labels or taints: both would show fragmentation in an
-empty cell, and no move could ever take it away. The figure by the paper's own rule stands beside (`published_ppm`).
-Who may be beside whom, and closeness in the topology, are not looked at.
+Two losses that the paper counts are left out. Tasks without GPU have no use for any free device. A task does not lose
+free capacity on nodes that it may never use, by pool, labels or taints. Both would show fragmentation in an empty cell,
+and no move could remove it. The figure by the paper's own rule is given too (`published_ppm`). Neighbours and closeness
+in the topology are not looked at.
 
-Free is what is free on nodes that take anybody's work: ready, and not kept for a reservation or a preemptor. Of a
-device that is partitioned, that is its free MIG instances.
+Capacity is free on nodes that take any work: ready, and not kept for a reservation or a preemptor. On a partitioned
+device the free MIG instances count.
 
-Nodes are counted by class: two nodes on which the same tasks of the mix fit, with as many free devices, are alike. So
+Nodes are counted by class: two nodes are alike if the same tasks of the mix fit and they have as many free devices. So
 the cost is one pass over the nodes, however many kinds of tasks there are.
 """
 
@@ -30,7 +30,7 @@ import numpy as np
 from engine.capacity import mig
 from engine.capacity.index import OPEN, Capacity
 from engine.capacity.task_shapes import Shape
-from engine.model.columns import view
+from engine.model.columns import Numbers, view
 from engine.model.queries import FragmentationReport, PoolFragmentation, ShapeFragmentation
 from engine.model.specs import NodeState
 from engine.state.cell_state import State
@@ -42,7 +42,6 @@ MAX_SHAPES = 64
 """Kinds of tasks in the mix, the most frequent ones; what is rarer is left out, and how much that is, is told."""
 SHOWN_SHAPES = 12
 """Kinds of tasks of which it is worked out how many fit."""
-Numbers = np.ndarray[Any, np.dtype[Any]]
 
 
 class TaskKind(NamedTuple):
@@ -69,7 +68,7 @@ class TaskMix(NamedTuple):
 
 
 def live_mix(state: State) -> TaskMix:
-    """What waits for a start and what runs, by what one task asks for."""
+    """Waiting and running work, by the request of one task."""
     w, a = state.workloads, state.allocations
     kinds: dict[tuple[Any, ...], TaskKind] = {}
 
@@ -94,7 +93,7 @@ def live_mix(state: State) -> TaskMix:
 
 
 def _asked(shape: Shape) -> tuple[Any, ...]:
-    """What tells tasks apart here."""
+    """The key that tells tasks apart here."""
     quantities = shape.cpu, shape.memory, shape.gpu_milli, shape.disk, shape.mig
     return *quantities, tuple(shape.pools), shape.labels, shape.tolerations
 
@@ -141,7 +140,7 @@ class Classes:
         _, first, class_of = np.unique(key, return_index=True, return_inverse=True)
         size = len(first)
         self._matches = {shape: mask[first] for shape, mask in loose.items()}
-        """Of shapes that ask for labels which divide no nodes into partitions: where they find them."""
+        """Matching nodes of shapes that demand labels which divide no nodes into partitions."""
         self._partition = view(capacity.partition)[rows[first]]
         self._whole = whole[first]
         """Wholly free devices of one node."""
@@ -171,7 +170,7 @@ class Classes:
         return found
 
     def within_reach(self, shape: Shape) -> Numbers:
-        """Which classes are of nodes that tasks of the shape may ever use, by pool, labels and taints."""
+        """The classes of nodes that tasks of the shape may ever use, by pool, labels and taints."""
         mine: Numbers = np.zeros(max(len(self._capacity.partitions), 1), bool)
         mine[list(self._capacity.reach(shape).open)] = True
         found: Numbers = mine[self._partition]
@@ -195,7 +194,7 @@ class Classes:
 
 _RESOURCES = ("cpu", "memory", "disk")
 MAX_DEVICES = 62
-"""Of one node, as in `engine.model.specs`."""
+"""Devices of one node, as in `engine.model.specs`."""
 
 
 def _free_columns(capacity: Capacity) -> tuple[array[int], ...]:
@@ -225,7 +224,7 @@ def _owner(capacity: Capacity, devices: Numbers) -> Numbers:
 
 
 class Loss(NamedTuple):
-    """What of the free GPU is lost to the mix, in milli-GPU."""
+    """The free GPU lost to the mix, in milli-GPU."""
 
     free: tuple[int, ...]
     """By pool: free on nodes that take anybody's work."""

@@ -1,23 +1,17 @@
-"""Gang placement: on which pools, all tasks of all groups or nothing, and what becomes of it as nodes are lost.
+"""Gang placement: all tasks of all groups or none, the ways in which a workload may start, and repair after lost nodes.
 
-Gang placement: all tasks of all groups, or nothing.
+`place` claims capacity as it goes, and gives everything back when a task finds no node. So no half-placed gang exists
+outside this function. On success the claims stand, and the caller emits `Placed` at once or gives them back.
 
-`place` claims capacity as it goes and gives everything back when a task finds no node, so no half-placed gang exists
-outside this function. On success the claims stand: the caller emits `Placed` in the same breath, or gives them back.
+A way to start says on which pools and kept nodes each group goes, and how many tasks quota lets it have there. A gang
+that asks for a level of the topology goes where `engine.capacity.topology` has room. A required level holds it in one
+domain of that level; a preferred one uses as few of its domains as possible. Claims are in the order of the tree, so
+neighbours in rank are neighbours in the network.
 
-A gang that asks for a level of the topology goes where `engine.capacity.topology` has room for it: a required
-level holds it in one domain of that level, and a preferred one has it use as few of its domains as possible. Its claims
-are in the order of the tree, so that neighbours in rank are neighbours in the network.
-
-The ways a workload may start: on which pools and kept nodes each of its groups goes, and how many tasks quota lets
-it have there.
-
-What becomes of work when nodes are lost: members of a gang are replaced in place, or it runs on with fewer, or all
-of it is requeued.
-
-Replacements are tried on the capacity with the lost nodes out of it and the rest of the gang in place, one gang after
-the other, those of higher priority first; what was tried is undone. The events that follow repeat it exactly, in one
-turn, so nothing else can come in between.
+When nodes are lost, members of a gang are replaced in place, or it runs on with fewer, or all of it goes back to its
+queue. Replacements are tried on the capacity without the lost nodes and with the rest of the gang in place, one gang
+after the other, higher priority first; the trial is then undone. The events that follow repeat it exactly, in one turn,
+so nothing else can come in between.
 """
 
 from __future__ import annotations
@@ -31,18 +25,9 @@ import numpy as np
 
 from engine.capacity.index import NOWHERE, OPEN, Capacity
 from engine.capacity.task_shapes import Shape
-from engine.capacity.topology import (
-    DomainChoice,
-    DomainRoom,
-    Ints,
-    TopologyTree,
-    domain_room,
-    levels_asked,
-    pick,
-    spans,
-)
+from engine.capacity.topology import DomainChoice, DomainRoom, TopologyTree, domain_room, levels_asked, pick, spans
 from engine.model import events as ev
-from engine.model.columns import view
+from engine.model.columns import Ints, view
 from engine.model.events import GroupPlacement
 from engine.model.specs import NodeState, TopologyRequest, WorkloadState
 from engine.placement import node_choice
@@ -373,8 +358,9 @@ def usable_bookings(state: State, row: int) -> tuple[int, ...]:
 
 
 def counts_in_quota(state: State, row: int, shapes: tuple[Shape, ...], *, borrow: bool) -> tuple[int, ...] | None:
-    """As many tasks of each group as quota allows, from the fewest it can start with up to all; None if even the fewest
-    are too many."""
+    """The number of tasks of each group that quota allows, from the fewest it can start with up to all; None if even
+    the fewest are too many.
+    """
     queue = state.workloads.queue[row]
     workload_class = state.workloads.class_at(row)
     wanted = state.counts_wanted(row)
@@ -396,15 +382,16 @@ def counts_in_quota(state: State, row: int, shapes: tuple[Shape, ...], *, borrow
     return workload_class.least_and(low)
 
 
-NODE_LOST = ev.REQUEUE_CAUSES.index("node lost")
+NODE_LOST = ev.EVICTION_CAUSES.index("node lost")
 _GONE = (NodeState.DOWN, NodeState.REMOVED)
 Swap = tuple[int, tuple[Shape, ...], list[Claim]]
 """(workload row, shapes its replacements were placed as, claims)"""
 
 
 def after_loss(state: State, nodes: list[int]) -> list[ev.AnyEvent]:
-    """What follows from the loss of these nodes: they are down, and each workload that had tasks there goes on with
-    others in their place, or waits again at its original age. Nodes that are down already are left out."""
+    """The events of the loss of these nodes. They are down, and each workload with tasks there goes on with others in
+    their place, or waits again at its original age. Nodes that are down already are left out.
+    """
     lost = [node for node in nodes if state.capacity.state[node] not in _GONE]
     if not lost:
         return []
@@ -415,7 +402,7 @@ def after_loss(state: State, nodes: list[int]) -> list[ev.AnyEvent]:
     for row, shapes, claims in swaps:
         events.append(ev.Swapped(row, _leaves(state, row, gone), packed(claims, len(shapes))))
     going_on = {row for row, _, _ in swaps}
-    events += [ev.Requeued(row, NODE_LOST) for row in rows if row not in going_on]
+    events += [ev.Evicted(row, NODE_LOST) for row in rows if row not in going_on]
     return events
 
 
@@ -436,7 +423,7 @@ def spared(state: State, row: int, nodes: Container[int]) -> list[Claim] | None:
 
 
 def _leaves(state: State, row: int, gone: frozenset[int]) -> bytes:
-    """Those of the lost nodes that the workload had tasks on."""
+    """The lost nodes that the workload had tasks on."""
     a = state.allocations
     own = {a.node[i] for i in a.of_workload(state.workloads.first_allocation[row])}
     return array("i", sorted(own & gone)).tobytes()
@@ -463,7 +450,7 @@ def _swaps(state: State, lost: list[int], gone: frozenset[int], rows: list[int])
 
 
 def _may_go_on(state: State, row: int) -> bool:
-    """Whether losing members need not stop it: it runs, and nobody is about to take its place."""
+    """True if losing members need not stop it: it runs, and no preemptor is about to take its place."""
     w = state.workloads
     return (
         w.state[row] == WorkloadState.RUNNING and w.preempting[row] == NONE and bool(w.hot_swap[row] or w.elastic[row])

@@ -1,26 +1,26 @@
-"""Answers to questions: windows onto workloads, nodes and queues, one object whole, and the overview.
+"""Answers to queries: windows onto workloads, nodes and queues, one object in full, and the overview.
 
-Filters and sorts run over whole columns with numpy; only the rows of the window become Python values. What is sorted is
-looked through for the window alone. The rows that match are kept while the state does not change, for who scrolls on.
+Filters and sorts run over whole columns with numpy; only the rows of the window become Python values, and sorting
+reaches no further than the window. The matching rows are kept until the state changes, for the next page.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import accumulate
 from typing import Any, Literal
 
 import msgspec
 import numpy as np
 
-from engine.admission.workload_changes import said as resized
+from engine.admission.workload_changes import resize_text
 from engine.capacity import mig
 from engine.capacity.index import Capacity
 from engine.capacity.topology import CELL, Spans, ranks_in_order
-from engine.elasticity.service_scaling import load_of
-from engine.model.columns import view
+from engine.model.columns import Numbers, view
 from engine.model.errors import SpecError
-from engine.model.events import BACKFILLED, BORROWED, BURST, FAILURE_CAUSES, REQUEUE_CAUSES
+from engine.model.events import BACKFILLED, BORROWED, BURST, EVICTION_CAUSES, FAILURE_CAUSES
 from engine.model.queries import (
     DEFAULT_COLUMNS,
     DecisionReport,
@@ -55,23 +55,24 @@ from engine.model.specs import (
     TopologyRequest,
     WorkloadState,
 )
-from engine.placement.eligible_nodes import grows
 from engine.placement.fragmentation import headline_ppm, measured
+from engine.placement.node_choice import grows
 from engine.reads import cost_reports
 from engine.reads.cost_reports import BudgetReport, Showback, ShowbackRequest
 from engine.reads.id_search import Texts
-from engine.reads.lists import SOURCES, Numbers, RowSource, column_named, free_gpu, matching, ordered
+from engine.reads.lists import SOURCES, RowSource, column_named, matching, ordered
 from engine.reads.overview import Heat, held_by_tenant
 from engine.reads.pending_reasons import Explainer
 from engine.reads.recent_activity import Recent, totals
 from engine.scheduling.candidate_order import above_quota, report
 from engine.scheduling.cycle_memory import CycleMemory, Decision
 from engine.state.cell_state import State
-from engine.state.machines import NOTES
-from engine.state.objectives import burns
+from engine.state.machines import NOTES, load_of
+from engine.state.pending_work import burns
 from engine.state.workloads import (
     CHECKPOINTING,
     DEPENDS_ON,
+    EVICTED,
     EXITED,
     FAILED,
     GROWN,
@@ -79,7 +80,6 @@ from engine.state.workloads import (
     NONE,
     PLACED,
     PRIORITY,
-    REQUEUED,
     RESIZED,
     SHRUNK,
     SWAPPED,
@@ -94,7 +94,7 @@ MAX_PLACES = 1_000
 MAX_TENANTS = 1_000
 """Told of in an overview."""
 MAX_DEPENDENTS, TOLD_DEPENDENTS = 10_000, 100
-"""Of who waits for one workload: counted, and told one by one."""
+"""Workloads that wait for one workload: counted, and listed one by one."""
 _FLAGS: tuple[tuple[int, Literal["borrowed", "burst", "backfilled"]], ...] = (
     (BORROWED, "borrowed"),
     (BURST, "burst"),
@@ -106,12 +106,12 @@ _RULES = {
     "reclaimed": "what its queue had borrowed was taken back",
     "lower priority": "lower priority, same queue",
 }
-"""Why a workload of that cause in REQUEUE_CAUSES was the one to go."""
+"""The reason for choosing a victim, by its entry of EVICTION_CAUSES."""
 _BLOCKED_CLASSES = 500
 """Classes of waiting workloads whose reasons an overview works out."""
 
 FIRST_ROWS = 1_000
-"""Of an order, found at once: who looks at the first screen often looks at the next."""
+"""Number of rows of an order that are found at once: after the first screen the next is often wanted."""
 MIN_KEPT = 10_000
 """Fewer are quickly sorted again."""
 MAX_KEPT = 16
@@ -125,18 +125,25 @@ class Reader:
         self._state = state
         self._memory = memory
         self.explainer = Explainer(state, memory)
-        self._heat = Heat(state)
-        self.indexes: dict[Kind, dict[str, Texts]] = {
-            "workloads": {"id": Texts(state.workloads.ids), "name": Texts(state.workloads.names)},
-            "nodes": {"id": Texts(state.capacity.node_ids)},
-        }
-        """Of the columns of text that may be long."""
         self._kept_of: tuple[int, int] = (-1, -1)
         """Version and time of what is kept for who scrolls on, or asks for what others asked for."""
         self._matching: dict[tuple[Any, ...], Numbers] = {}
         self._first: dict[tuple[Any, ...], Numbers] = {}
 
     # -- windows --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def indexes(self) -> dict[Kind, dict[str, Texts]]:
+        """Indexes of the columns of text that may be long."""
+        w = self._state.workloads
+        return {
+            "workloads": {"id": Texts(w.ids), "name": Texts(w.names)},
+            "nodes": {"id": Texts(self._state.capacity.node_ids)},
+        }
+
+    @cached_property
+    def _heat(self) -> Heat:
+        return Heat(self._state)
 
     def page(self, query: Query, now_ms: int) -> Page:
         """Raises SpecError for an unknown column, operator or value."""
@@ -348,19 +355,19 @@ class Reader:
         while entry >= 0:
             what, detail = w.history_what[entry], w.history_detail[entry]
             items.append(
-                HistoryItem(at_ms=w.history_at[entry], what=TRANSITIONS[what], detail=self._said(what, detail))
+                HistoryItem(at_ms=w.history_at[entry], what=TRANSITIONS[what], detail=self._history_text(what, detail))
             )
             entry = w.history_previous[entry]
         return tuple(reversed(items))
 
-    def _said(self, what: int, detail: int) -> str:
+    def _history_text(self, what: int, detail: int) -> str:
         """The detail of a history entry in words: how much, why, and for whom."""
         ids = self._state.workloads.ids
         if what == PLACED:
             return f"on {detail} node{'s' if detail != 1 else ''}"
-        if what == REQUEUED:
+        if what == EVICTED:
             cause, by = detail & 0xFF, (detail >> 8) - 1
-            name = REQUEUE_CAUSES[cause]
+            name = EVICTION_CAUSES[cause]
             return name if by == NONE else f"preempted for {ids[by]} ({_RULES.get(name, name)})"
         if what == FAILED:
             return FAILURE_CAUSES[detail]
@@ -392,7 +399,7 @@ class Reader:
     def _resized(self, change: int) -> str:
         w = self._state.workloads
         before, after = (w.classes[cls[change]].groups for cls in (w.resized_from, w.resized_to))
-        return resized(before, after, w.resized_why.names[w.resized_by[change]])
+        return resize_text(before, after, w.resized_why.names[w.resized_by[change]])
 
     def queue(self, name: str, now_ms: int) -> QueueDetail:
         state = self._state
@@ -459,7 +466,7 @@ class Reader:
     # -- the overview ---------------------------------------------------------------------------------------------
 
     def fairness(self, now_ms: int) -> FairnessReport:
-        """What each queue holds and would deserve, and why the last starts went in their order."""
+        """Each queue's present and deserved holding, and the reasons for the order of the last starts."""
         state = self._state
         queues = state.queues
         demand = [list(queues.used_vector(row)) for row in range(len(queues.specs))]
@@ -478,7 +485,7 @@ class Reader:
         )
 
     def fragmentation(self, now_ms: int) -> FragmentationReport:
-        """How much of the free GPU the work of the cell could not use, by pool and by kind of task."""
+        """The free GPU that the work of the cell could not use, by pool and by kind of task."""
         return measured(self._state, now_ms)
 
     def heat(self, request: HeatRequest, now_ms: int) -> HeatMap:
@@ -563,7 +570,7 @@ class Reader:
         )
 
     def _tenants(self) -> dict[str, dict[str, int]]:
-        """What the work of each tenant holds; of very many those that hold most devices, or else CPU."""
+        """The holding of each tenant; of very many, those with most devices, or else CPU."""
         held = [(self._state.workloads.tenants.names[row], use) for row, use in held_by_tenant(self._state).items()]
         held.sort(key=lambda each: (-each[1][2], -each[1][0], each[0]))
         return {
@@ -585,7 +592,7 @@ class Reader:
             for column in (
                 view(capacity.free_cpu),
                 view(capacity.free_memory),
-                free_gpu(self._state),
+                self._state.capacity.free_gpu(),
                 view(capacity.free_disk),
             )
         ]
@@ -662,7 +669,7 @@ def _group_detail(group: Any) -> GroupDetail:
 
 
 def _physical(pool: PoolSpec) -> dict[str, int]:
-    """What a node has, its own system's share among it."""
+    """The node's full size, the share of its own system included."""
     both = zip(RESOURCES, pool.capacity.vector(), pool.reserved.vector(), strict=True)
     return {name: have + kept for name, have, kept in both}
 

@@ -1,20 +1,32 @@
-"""What the ledger tells: who was charged what in a window of days, where budgets stand, and what was of use."""
+"""Cost reports from the ledger: charges in a window of days, budgets, goodput, and the cost of finished work, for the
+cell, by pool and by tenant.
+
+Goodput is a share of money, so that large and small machines weigh as they should. Of the cost of all nodes it is the
+part charged for work that was not lost and whose workload neither failed nor was cancelled (`engine.state.ledger`
+defines charged and lost). Running work counts as useful.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
+import numpy as np
 
+from engine.model.columns import view
 from engine.model.errors import SpecError
 from engine.model.quantities import shown
 from engine.model.spec_parts import DAY_MS, BudgetSpec
+from engine.model.specs import NodeState, WorkloadState
+from engine.state.ledger import GRAINS
+from engine.state.timers import hazard_ppm_hour
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from engine.state.cell_state import State
     from engine.state.ledger import Meters
+
 
 GROUPINGS = ("tenant", "team", "queue", "pool")
 TAG = "tag:"
@@ -33,10 +45,10 @@ class ShowbackLine(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["group", "downtime", "idle"]
     """`downtime`: what no work used while no engine decided; there is such a line only where there was such a time."""
     name: str
-    """Of the group; empty for work that names none, for downtime and for idle."""
+    """Name of the group; empty for work that names none, for downtime and for idle."""
     microusd: int
     permille: int
-    """Of the whole, rounded down."""
+    """Part of the whole, rounded down."""
 
 
 class Showback(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +60,7 @@ class Showback(msgspec.Struct, frozen=True, kw_only=True):
     since_ms: int
     until_ms: int
     total_microusd: int
-    """What all nodes cost in the window, rounded down."""
+    """Cost of all nodes in the window, rounded down."""
     lines: tuple[ShowbackLine, ...]
 
 
@@ -75,20 +87,20 @@ class BudgetReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolGoodput(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the whole life of the cell."""
+    """Goodput of one pool over the whole life of the cell."""
 
     pool: str
     spot: bool
     nodes: int
     ending: int
-    """Of those, with notice."""
+    """Those of them with notice."""
     taken: int
     """Nodes that have had notice, those that are gone among them."""
     interruptions_ppm_hour: int
     """Expected of one node in an hour, in millionths: as the pool says, else as measured."""
     cost_microusd: int
     used_microusd: int
-    """Of that, charged to work."""
+    """The part of that charged to work."""
 
 
 class TenantGoodput(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +109,7 @@ class TenantGoodput(msgspec.Struct, frozen=True, kw_only=True):
     finished: int
     charged_microusd: int
     wasted_microusd: int
-    """Of that, for work that was lost, or whose workload failed or was cancelled."""
+    """The part of that for work that was lost, or whose workload failed or was cancelled."""
     per_finished_microusd: int | None
     """Charged, by finished workload; null before any has."""
 
@@ -106,15 +118,15 @@ class GoodputReport(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     now_ms: int
     cost_microusd: int
-    """What all nodes have cost."""
+    """Cost of all nodes."""
     charged_microusd: int
     downtime_microusd: int = 0
-    """What they have cost without work while no engine decided; with `charged` and what was idle it is `cost`."""
+    """Their cost without work while no engine decided; with `charged` and the idle part it is `cost`."""
     wasted_microusd: int
     goodput_permille: int
     finished: int
     per_finished_microusd: int | None
-    """What all nodes have cost, idle ones too, by finished workload; null before any has."""
+    """Cost of all nodes, idle ones too, by finished workload; null before any has."""
     turned: int
     """Workloads that have not ended and turned to on-demand machines because their slack ran out."""
     pools: tuple[PoolGoodput, ...]
@@ -198,7 +210,7 @@ def budgets(state: State, now_ms: int) -> BudgetReport:
     table = state.budgets
     waiting = [0] * len(table.specs)
     if table.any_stops:
-        from engine.state.pending_groups import STOPPED
+        from engine.state.pending_work import STOPPED
 
         for key, group in state.pending.groups.items():
             for row in group.rows[group.front :] if key[3] == STOPPED else ():
@@ -221,3 +233,75 @@ def budgets(state: State, now_ms: int) -> BudgetReport:
             )
         )
     return BudgetReport(version=state.version, now_ms=now_ms, budgets=tuple(lines))
+
+
+def report(state: State, now_ms: int) -> GoodputReport:
+    """Costs a pass over all workloads and nodes."""
+    books, w = state.ledger, state.workloads
+    cost = books.total(now_ms)
+    tenants = _tenants(state, now_ms)
+    wasted = sum(line.wasted_microusd for line in tenants)
+    charged = books.spent(now_ms)
+    finished = w.state_counts[WorkloadState.FINISHED]
+    live = [row for row in range(len(w.ids)) if w.terms[row] and not WorkloadState(w.state[row]).terminal]
+    return GoodputReport(
+        version=state.version,
+        now_ms=now_ms,
+        cost_microusd=cost,
+        charged_microusd=charged,
+        downtime_microusd=books.downtime(now_ms),
+        wasted_microusd=wasted,
+        goodput_permille=(charged - wasted) * 1000 // cost if cost else 0,
+        finished=finished,
+        per_finished_microusd=cost // finished if finished else None,
+        turned=sum(map(w.has_turned, live)),
+        pools=tuple(_pools(state, now_ms)),
+        tenants=tuple(tenants),
+    )
+
+
+def _pools(state: State, now_ms: int) -> list[PoolGoodput]:
+    capacity, books = state.capacity, state.ledger
+    pool_of, doomed = view(capacity.pool), view(capacity.doomed) >= 0
+    there = view(capacity.state) != NodeState.REMOVED
+    count = len(capacity.pools)
+    nodes, ending, taken = (
+        np.bincount(pool_of[mask], minlength=count).tolist() for mask in (there, there & doomed, doomed)
+    )
+    return [
+        PoolGoodput(
+            pool=pool.name,
+            spot=pool.spot,
+            nodes=nodes[row],
+            ending=ending[row],
+            taken=taken[row],
+            interruptions_ppm_hour=hazard_ppm_hour(state, row) if pool.spot else 0,
+            cost_microusd=books.cost.amount(row, now_ms) // GRAINS,
+            used_microusd=books.used.amount(row, now_ms) // GRAINS,
+        )
+        for row, pool in enumerate(capacity.pools)
+    ]
+
+
+def _tenants(state: State, now_ms: int) -> list[TenantGoodput]:
+    w, books = state.workloads, state.ledger
+    names = w.tenants.names
+    now, tenant = view(w.state), view(w.tenant)
+    charged = books.costs(now_ms)
+    in_vain = (now == WorkloadState.FAILED) | (now == WorkloadState.CANCELLED)
+    wasted = np.where(in_vain, charged, view(books.wasted_whole))
+    sums = np.zeros((2, len(names)), np.int64)
+    for total, column in zip(sums, (charged, wasted), strict=True):
+        np.add.at(total, tenant, column)
+    finished = np.bincount(tenant[now == WorkloadState.FINISHED], minlength=len(names)).tolist()
+    lines = [
+        TenantGoodput(
+            tenant=name,
+            finished=finished[row],
+            charged_microusd=int(sums[0, row]),
+            wasted_microusd=int(sums[1, row]),
+            per_finished_microusd=int(sums[0, row]) // finished[row] if finished[row] else None,
+        )
+        for row, name in enumerate(names)
+    ]
+    return sorted(lines, key=lambda line: (-line.charged_microusd, line.tenant))

@@ -1,22 +1,19 @@
-"""Search by name: whatever in a cell has one, and columns of texts that are searched and sorted in milliseconds.
+"""Search by name: everything in a cell that has a name, found by the whole name or by its beginning.
 
-Whatever in a cell has a name: found by the whole of it, or by how it begins.
-
-A column of texts that only grows, so that a million of them are searched and sorted in milliseconds.
-
-Once a block of rows is full it is put down as one string of folded bytes, for searching, and as the first bytes of each
-text in words of 64 bits, for sorting. The last rows, which fill no block yet, are looked at one by one.
+Workload names are a column of texts that only grows, so a million of them are searched and sorted in milliseconds. A
+full block of rows is stored as one string of folded bytes, for searching, and as the first bytes of each text in words
+of 64 bits, for sorting. The rows of the last, unfinished block are looked at one by one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from engine.model.columns import view
+from engine.model.columns import Numbers, view
 from engine.model.queries import Named
 from engine.model.specs import NodeState, WorkloadState
 from engine.state.machines import OrderState
@@ -33,9 +30,10 @@ whole of its name."""
 
 
 def find(state: State, name: str, kinds: Sequence[str], limit: int) -> tuple[Named, ...]:
-    """What is called `name`, then what begins so: of these kinds, or of all; at most `limit` in all. The newest
-    workloads come first. Costs a look-up for what is called so, and for the rest a pass over the names until there are
-    enough."""
+    """Find the objects called `name`, then those whose names begin with it: of these kinds, or of all; at most `limit`
+    in all. The newest workloads come first. Costs a look-up for the exact name, and for the rest a pass over the names
+    until there are enough.
+    """
     wanted = [(kind, kind_hits) for kind, kind_hits in _KINDS.items() if not kinds or kind in kinds]
     limit = max(0, min(limit, MAX_HITS))
     exact = [hit for _, hits in wanted for hit in hits(state, name, True)]
@@ -114,11 +112,10 @@ _KINDS: dict[str, Callable[[State, str, bool], Iterator[Named]]] = {
 }
 
 
-Numbers = np.ndarray[Any, np.dtype[Any]]
 BLOCK = 8_192
 """Rows that are put down together: takes a few milliseconds."""
 WORDS = 4
-"""Of 8 bytes, from the start of a text. What is the same in all of them is compared as text."""
+"""Words of 8 bytes, from the start of a text. Texts equal in all of them are compared as text."""
 SPARSE = 24
 """Hits in a block from which on all of it is compared at once."""
 _BYTES = WORDS * 8
@@ -136,7 +133,7 @@ class Texts:
         """By block: where each text starts."""
         self._words = [np.zeros(0, np.uint64) for _ in range(WORDS)]
         self._short = True
-        """Whether the words hold all of each text."""
+        """True if the words hold all of each text."""
 
     def cover(self) -> bool:
         """Put down the next block, if there is one."""
@@ -160,7 +157,7 @@ class Texts:
 
     @property
     def covers(self) -> bool:
-        """Whether any of it is put down."""
+        """True if any block is stored."""
         return self._covered > 0
 
     def containing(self, text: str) -> Numbers:
@@ -210,7 +207,7 @@ class Texts:
         return found[rows]
 
     def rank(self, rows: Numbers | slice) -> Numbers:
-        """Of rows whose words are all the same: as the texts are in order."""
+        """The order of rows whose words are all equal: that of their texts."""
         if self._short and _words_of(self._values[self._covered :])[1]:
             return np.zeros(len(self._values), np.int64)[rows]
         chosen = self._values[rows] if isinstance(rows, slice) else [self._values[row] for row in rows.tolist()]

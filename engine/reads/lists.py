@@ -1,4 +1,6 @@
-"""Workloads, nodes, queues, reservations, pools and orders as columns: filtered, sorted, shown a window at a time."""
+"""Lists: workloads, nodes, queues, reservations, pools and orders as columns, filtered, sorted and shown a window at a
+time.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from typing import Any, get_args
 
 import numpy as np
 
-from engine.elasticity.growth_report import ready_ms
-from engine.model.columns import Rank, view, window
+from engine.elasticity.scaling_report import ready_ms
+from engine.model.columns import Numbers, Rank, view, window
 from engine.model.errors import SpecError
 from engine.model.queries import COLUMNS, Burn, Kind, Term, VertexReport
 from engine.model.specs import NodeState, PoolSpec, QueueMode, ReservationSpec, WorkloadState
@@ -21,10 +23,9 @@ from engine.reads.pending_reasons import Explainer
 from engine.scheduling.candidate_order import report
 from engine.state.cell_state import State
 from engine.state.machines import OrderState
-from engine.state.objectives import burns
+from engine.state.pending_work import burns
 from engine.state.queue_tree import UNLIMITED, WIDTH, BurstState
 
-Numbers = np.ndarray[Any, np.dtype[Any]]
 Rows = Numbers | slice
 ALL = slice(None)
 MAX_ONE_BY_ONE = 1_000
@@ -168,7 +169,7 @@ class NodeSource(RowSource):
                 found[node] = state.usage.memory_on(node)
             return np.asarray(found[rows])
 
-        gpu_of_all = cache(lambda: free_gpu(state))
+        gpu_of_all = cache(lambda: state.capacity.free_gpu())
 
         def use(rows: Rows) -> Numbers:
             shares = []
@@ -327,7 +328,7 @@ class ReservationSource(RowSource):
 
 
 _UNSCALED = -(1 << 40)
-"""Of a pool that does not grow by itself, where a priority may be below zero."""
+"""Target of a pool that does not grow by itself, where a priority may be below zero."""
 
 
 class PoolSource(RowSource):
@@ -356,7 +357,7 @@ class PoolSource(RowSource):
 
         def use(rows: Rows) -> Numbers:
             """Permille of the GPU, or of the CPU where there are none."""
-            free = np.where(gpu > 0, summed(free_gpu(state)), summed(view(c.free_cpu)))
+            free = np.where(gpu > 0, summed(state.capacity.free_gpu()), summed(view(c.free_cpu)))
             total = np.where(gpu > 0, gpu, cpu)
             return ((total - free) * 1000 // np.maximum(total, 1))[rows]
 
@@ -374,7 +375,7 @@ class PoolSource(RowSource):
             "ready": in_state(NodeState.READY),
             "down": in_state(NodeState.DOWN),
             "use": use,
-            "gpu_free": lambda rows: summed(free_gpu(state))[rows],
+            "gpu_free": lambda rows: summed(state.capacity.free_gpu())[rows],
             "gpu": lambda rows: gpu[rows],
             "booting": in_state(NodeState.BOOTING),
             "suspect": in_state(NodeState.SUSPECT),
@@ -433,18 +434,6 @@ SOURCES: dict[Kind, Callable[[State, Explainer, int], RowSource]] = {
 }
 
 
-def free_gpu(state: State) -> Numbers:
-    """Free milli-GPU of every node."""
-    capacity = state.capacity
-    base = view(capacity.device_base)
-    free = np.zeros(len(base), np.int64)
-    # What `reduceat` adds up ends where the next part begins, so nodes without devices are left out.
-    has = np.diff(base, append=len(capacity.device_free)) > 0
-    if has.any():
-        free[has] = np.add.reduceat(view(capacity.device_free), base[has], dtype=np.int64)
-    return free
-
-
 # -- filter and sort -----------------------------------------------------------------------------------------------
 
 
@@ -493,7 +482,7 @@ def _mask(source: RowSource, term: Term) -> Numbers:
 
 
 def _column_mask(source: RowSource, name: str, term: Term) -> Numbers:
-    """Of a column with a text of its own in every row."""
+    """The mask of a column with a text of its own in every row."""
     index, values = source.indexes.get(name), source.texts[name]
     if index is None or not index.covers or term.op not in ("=", "!=", "~", "!~"):
         return _text_mask(values, term)
@@ -548,7 +537,7 @@ def ordered(kind: Kind, source: RowSource, rows: Numbers, sort: tuple[str, ...],
 
 
 def _ranks(source: RowSource, name: str, descending: bool) -> list[Rank]:
-    """By what the column is sorted."""
+    """The sort key of the column."""
     index = source.indexes.get(name)
     if index is not None and index.covers:
         ranks: list[Rank] = [partial(index.words, number) for number in range(WORDS)] + [index.rank]

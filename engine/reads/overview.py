@@ -1,32 +1,28 @@
-"""The cell at a glance: what it shows at one moment and since the look before, and its map.
+"""The cell at a glance: its gauges at one moment, its activity since the last look, and its map.
 
-What a cell shows at one moment, and what has happened since the look before: taken on the engine's thread in a few
-passes over columns, and made into measurements elsewhere.
+A look is taken on the engine's thread in a few passes over columns, and turned into measurements elsewhere. It costs
+the number of nodes, of workloads that are not over, and of those that ended since the last look. Work that ended
+earlier is never looked at again.
 
-A look costs what is there: nodes, work that is not over, and work that ended since the last look. Work that ended
-before is never looked at again.
-
-The cell as a map: zones, blocks, racks or nodes, each with what is in use, free, out of order and paid on it.
-
-Sums run over whole columns with numpy; only the tiles that are asked for become Python values. Which node is in which
-tile is kept until nodes come or go.
+The map shows zones, blocks, racks or nodes as tiles, each with its capacity in use, free and out of order, and its
+cost. Sums run over whole columns; only the requested tiles become Python values. The tile of each node is kept until
+nodes come or go.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from engine.model.columns import view
+from engine.model.columns import Numbers, view
 from engine.model.errors import NotFoundError, SpecError
 from engine.model.queries import HeatLevel, HeatMap, HeatRequest, HeatTile
 from engine.model.specs import NodeState, PoolSpec, QueueSpec, WorkloadState
-from engine.reads.lists import free_gpu
 from engine.state.cell_state import State
-from engine.state.pending_groups import STOPPED
+from engine.state.pending_work import STOPPED
 from engine.state.workloads import NONE, WorkloadClass
 
 if TYPE_CHECKING:
@@ -38,11 +34,10 @@ CPU, GPU = 0, 2
 """Places in a vector of requests."""
 AT_ONCE = 100_000
 """Rows met at once: some milliseconds."""
-Numbers = np.ndarray[Any, np.dtype[Any]]
 
 
 class GaugeReading(NamedTuple):
-    """One look. Arrays are copies: nothing changes after it was taken."""
+    """One look at the cell. Arrays are copies and do not change."""
 
     since_ms: int
     """Time of the look before. What happened in [since, now) is told."""
@@ -92,11 +87,11 @@ class GaugeReading(NamedTuple):
     ended_state: Numbers
     ended_rows: Numbers
     ended_pool: Numbers
-    """Of those that ended in the interval, in the order of their ends."""
+    """Pools of the workloads that ended in the interval, in the order of their ends."""
 
 
 class Ended(NamedTuple):
-    """What is known of a workload that has ended."""
+    """The facts of a workload that has ended."""
 
     id: str
     name: str
@@ -105,7 +100,7 @@ class Ended(NamedTuple):
     queue: str
     tasks: int
     request: tuple[int, int, int, int]
-    """Of all tasks."""
+    """Request of all tasks."""
     estimate_ms: int
     submitted_ms: int
     started_ms: int
@@ -127,7 +122,7 @@ class Gauges:
         self._open = np.zeros(0, np.int32)
         """Rows that were not over."""
         self._pool = np.zeros(0, np.int32)
-        """Where each of them was seen last; -1 for nowhere yet."""
+        """Last known pool of each of them; -1 for none yet."""
         self._rows = 0
 
     def meet(self, state: State) -> bool:
@@ -180,7 +175,7 @@ class Gauges:
             ready=states[:, NodeState.READY].tolist(),
             down=states[:, NodeState.DOWN].tolist(),
             free_cpu=_sums(pool_of, view(c.free_cpu), pools).tolist(),
-            free_gpu=_sums(pool_of, free_gpu(state), pools).tolist(),
+            free_gpu=_sums(pool_of, state.capacity.free_gpu(), pools).tolist(),
             taken=np.bincount(pool_of[view(c.doomed) >= 0], minlength=pools).tolist(),
             spent_rate=list(state.ledger.cost.rate),
             queues=tuple(queues.specs),
@@ -215,7 +210,7 @@ class Gauges:
         return look
 
     def _turn_to(self, state: State) -> None:
-        """Where the state was read anew its rows are the same, but what is remembered of it may be ahead of it."""
+        """Follow a state that was read anew. Its rows are the same, but the memory of it may be ahead of it."""
         if state is not self._state:
             self._state, self._rows, self._open, self._pool = state, 0, self._open[:0], self._pool[:0]
 
@@ -252,7 +247,7 @@ class Gauges:
 
 
 def ended(state: State, rows: Sequence[int], pools: Sequence[int], now_ms: int) -> list[Ended]:
-    """What is known of these. Some microseconds each. `pools`: where each ran; -1 when that is not known."""
+    """The facts of these. Some microseconds each. `pools`: the pool of each; -1 when it is not known."""
     w, c = state.workloads, state.capacity
     found = []
     for row, pool in zip(rows, pools, strict=True):
@@ -293,19 +288,19 @@ def held_by_tenant(state: State) -> dict[int, list[int]]:
 
 
 def _sums(keys: Numbers, values: Numbers, size: int) -> Numbers:
-    """Of the values of each key. Exact up to 2^53."""
+    """Sums of the values of each key. Exact up to 2^53."""
     return np.bincount(keys, weights=values, minlength=size)
 
 
 DOMAINS = ("zone", "block", "rack")
 """Levels whose tiles hold nodes, widest first."""
 MAX_TILES = 10_000
-"""Of one answer."""
+"""Tiles in one answer."""
 _CPU, _MEMORY, _GPU = range(3)
 
 
 class Division(NamedTuple):
-    """Which tile of a level each node is in."""
+    """The tile of a level that each node is in."""
 
     tile_of: Numbers
     """By node; tiles are numbered in the order in which they are shown."""
@@ -314,7 +309,7 @@ class Division(NamedTuple):
 
 
 class Measures(NamedTuple):
-    """Of some tiles, each the sum over its nodes."""
+    """Sums over the nodes of each tile."""
 
     full: Numbers
     """By resource."""
@@ -382,7 +377,7 @@ class Heat:
         return len(rows), tuple(tiles)
 
     def _ordered(self, rows: Numbers) -> Numbers:
-        """By rack, as racks are shown; in a rack the oldest first."""
+        """The nodes by rack, as racks are shown; in a rack the oldest first."""
         return rows[np.argsort(self._division("rack").tile_of[rows], kind="stable")]
 
     def _domains(self, here: Numbers, request: HeatRequest) -> tuple[int, tuple[HeatTile, ...]]:
@@ -450,7 +445,7 @@ def _way(key: int, size: int, depth: int) -> tuple[int, ...]:
 
 
 def _natural(name: str) -> tuple[bool, list[tuple[int, str]]]:
-    """As people count: r2 before r10. What has no name comes last."""
+    """The sort key of a name as people count: r2 before r10. An empty name comes last."""
     return not name, [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", name)]
 
 
@@ -466,7 +461,7 @@ def _measured(state: State, rows: Numbers, tile_of: Numbers, tiles: int) -> Meas
     # What a pool says of each of its nodes is counted by pool first.
     pools = max(len(c.pools), 1)
     by_pool = np.bincount(tile_of * pools + pool, minlength=tiles * pools).reshape(tiles, pools)[:, : len(c.pools)]
-    free_devices = free_gpu(state)[rows]
+    free_devices = state.capacity.free_gpu()[rows]
     partly = (free_devices > 0) & (free_devices < offered[pool, _GPU]) if len(c.pools) else free_devices > 0
     kinds = len(NodeState)
     return Measures(

@@ -1,14 +1,13 @@
-"""Why a workload waits: one primary reason that is true now, the others after it.
+"""The reasons why a workload waits: one primary reason that is true now, then the others.
 
-Reasons are worked out when somebody asks, by the tests the scheduler makes and in its order, and kept for all workloads
-that wait for the same until something changes: nothing is stored that could go stale.
+Reasons are worked out on request, by the scheduler's own tests and in its order. They are kept for all workloads that
+wait for the same until something changes. Nothing is stored that could go stale.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -16,22 +15,22 @@ from engine.capacity.devices import Census, census
 from engine.capacity.index import OPEN
 from engine.capacity.task_shapes import Shape, task_size
 from engine.capacity.topology import NearestDomain, domain_room, levels_asked, nearest
-from engine.elasticity.growth_report import outlook
+from engine.elasticity.scaling_report import outlook
 from engine.external.slurm.limits import outside_reasons, outside_token, without_cycle
-from engine.model.columns import view
+from engine.model.columns import Numbers, view
 from engine.model.queries import Reason
 from engine.model.spec_parts import usd
 from engine.model.specs import LEVELS, RESOURCES, NodeState, QueueMode, WorkloadState, quantity
 from engine.model.specs import moment as moment
-from engine.placement.eligible_nodes import Bar, bars, condition, could_be, grows, named_taints
 from engine.placement.fragmentation import free_gpu, in_one_piece
 from engine.placement.gang_placement import place, unplace, variants
+from engine.placement.node_choice import Bar, bars, condition, could_be, grows, named, named_taints
 from engine.scheduling.backfill import PromisedStart
 from engine.scheduling.candidate_order import order_of
 from engine.scheduling.cycle_memory import CycleMemory
 from engine.state.cell_changes import Reservation as Booked
 from engine.state.cell_state import State
-from engine.state.pending_groups import STOPPED
+from engine.state.pending_work import STOPPED
 from engine.state.queue_tree import UNLIMITED, WIDTH, Charge, Lack
 from engine.state.workloads import DEPENDS_ON, NONE
 
@@ -62,7 +61,6 @@ FEW = 256
 MAX_KINDS = 1 << 22
 MAX_NAMED = 3
 """Queues, workloads or pools that a sentence names."""
-Numbers = np.ndarray[Any, np.dtype[Any]]
 Kind = tuple[int, int, int]
 """(priority class row, queue row, class row): what like workloads share. In place of the class row, a negative number
 of its own for one that differs from its like."""
@@ -141,8 +139,7 @@ class Explainer:
         return (*said, *_parked(self._state, row))
 
     def outlook(self, row: int) -> tuple[Reason, ...]:
-        """What is said besides about nodes to come, where it waits for room and pools grow. Costs what a scan of the
-        autoscaler does."""
+        """The report on nodes to come, where it waits for room and pools grow. Costs a scan of the autoscaler."""
         if self._state.workloads.state[row] != WorkloadState.QUEUED or _OF_ROOM.isdisjoint(self._queued(row).tokens):
             return ()
         if row not in self._outlooks:
@@ -178,7 +175,7 @@ class Explainer:
         return _promised(self._state, self._memory)
 
     def _queued(self, row: int) -> QueueBlockers:
-        """What holds up a queued workload; evaluated once for all of its kind."""
+        """The blockers of a queued workload; evaluated once for all of its kind."""
         self._renew()
         state = self._state
         w = state.workloads
@@ -236,7 +233,7 @@ _OF_ROOM = frozenset((CAPACITY, FRAGMENTED, SCATTERED, NO_NODES))
 
 
 def _turned(state: State, row: int) -> tuple[Reason, ...]:
-    """That it waits for fewer machines than it asked for, because of its deadline."""
+    """The reason that it waits for fewer machines than it requested, because of its deadline."""
     w = state.workloads
     if not w.terms[row] or not w.has_turned(row):
         return ()
@@ -258,21 +255,21 @@ class ShapeRoom:
         self._bars: dict[Shape, list[Bar]] = {}
 
     def devices(self, shape: Shape) -> Census:
-        """Of the nodes that such tasks may use."""
+        """Devices of the nodes that such tasks may use."""
         found = self._devices.get(shape)
         if found is None:
             found = self._devices[shape] = census(self._state.capacity, shape)
         return found
 
     def bars(self, shape: Shape) -> list[Bar]:
-        """What keeps such tasks from nodes that have room."""
+        """The obstacles between such tasks and nodes with room."""
         found = self._bars.get(shape)
         if found is None:
             found = self._bars[shape] = bars(self._state, shape)
         return found
 
     def suits(self, shape: Shape) -> bool:
-        """Whether there is a node, in any state, that such tasks may ever use, or could be ordered."""
+        """True if there is a node, in any state, that such tasks may ever use, or one could be ordered."""
         found = self._suits.get(shape)
         if found is None:
             state = self._state
@@ -302,7 +299,7 @@ class ShapeRoom:
 
 
 class QueueBlockers:
-    """What holds up a queued workload, and all of its kind."""
+    """The blockers of a queued workload, and of all of its kind."""
 
     def __init__(self, state: State, memory: CycleMemory, room: ShapeRoom, row: int, ahead: int) -> None:
         """`ahead`: the workload that strictly goes first; NONE when there is none."""
@@ -316,7 +313,7 @@ class QueueBlockers:
 
     @cached_property
     def tokens(self) -> tuple[str, ...]:
-        """Of the gates that do not let it through, in the order the scheduler comes to them."""
+        """The tokens of closed gates, in the order in which the scheduler comes to them."""
         return tuple(self._closed_gates()) or (UNSEEN,)
 
     @cached_property
@@ -346,7 +343,7 @@ class QueueBlockers:
             yield from self._quota_and_room()
 
     def _own_reservation_keeps_it(self) -> bool:
-        """Whether it may use only nodes reserved for a time that has not come."""
+        """True if it may use only nodes reserved for a time that has not come."""
         return self._own_reservation is not None and self._state.now_ms < self._own_reservation.spec.start_ms
 
     def _quota_and_room(self) -> Iterator[str]:
@@ -382,7 +379,7 @@ class QueueBlockers:
 
     @cached_property
     def _in_quota(self) -> list[tuple[Shape, ...]]:
-        """Those of them that quota allows, with the fewest tasks it can start with."""
+        """The ways that quota allows, with the fewest tasks it can start with."""
         return [shapes for shapes in self._ways if self._lack(shapes) is None]
 
     def _lack(self, shapes: tuple[Shape, ...]) -> Lack | None:
@@ -394,7 +391,7 @@ class QueueBlockers:
         return self._state.charge_if(self._row, shapes, counts)
 
     def _lacks_room(self, shapes: tuple[Shape, ...]) -> bool:
-        """Whether its fewest tasks do not fit: each group counted alone, then all of them placed together."""
+        """True if its fewest tasks do not fit: each group counted alone, then all of them placed together."""
         if self._short(shapes):
             return True
         if len(shapes) == 1 and shapes[0].topology is None:
@@ -422,7 +419,7 @@ class QueueBlockers:
         return found if any(room < count for room, count in zip(found.room, self._class.least, strict=True)) else None
 
     def _is_scattered(self, shapes: tuple[Shape, ...]) -> bool:
-        """Whether enough is free for each group, but not in pieces that hold its tasks."""
+        """True if enough is free for each group, but not in pieces that hold its tasks."""
         could_hold = self._state.capacity.could_hold
         if not all(could_hold(shape, count) for shape, count in zip(shapes, self._class.least, strict=True)):
             return False
@@ -440,7 +437,7 @@ class QueueBlockers:
         return sorted(bookings)
 
     def _would_delay(self) -> bool:
-        """Whether, though it fits, a start now would be in the way of what others were promised."""
+        """True if it fits, but a start now would delay promised starts."""
         if self._state.policy == "conservative":
             return True
         promise = self._memory.reservation
@@ -525,7 +522,7 @@ class QueueBlockers:
         yield Reason(token=NO_NODES, text=text)
 
     def _no_such_nodes(self) -> str:
-        """What labels or taints keep it from every node that is large enough; empty when it is not these."""
+        """The labels or taints that keep it from every node that is large enough; empty when other causes do."""
         capacity = self._state.capacity
         for shape in self._class.shapes:
             if not any(capacity.suited(shape)) and any(capacity.suited(shape, labels=False, taints=False)):
@@ -538,7 +535,7 @@ class QueueBlockers:
         return ""
 
     def _quota(self) -> Iterator[Reason]:
-        """What lacks in the way it would like best."""
+        """The missing quota in the way to start that it prefers."""
         queues = self._state.queues
         shapes = self._ways[0]
         lack = self._lack(shapes)
@@ -582,7 +579,7 @@ class QueueBlockers:
             )
 
     def _partitioned(self, shape: Shape) -> str:
-        """What MIG has to do with it: a device keeps its instances for as long as one of them is in use."""
+        """The part of MIG in it: a device keeps its instances for as long as one of them is in use."""
         if not shape.gpu_milli:
             return ""
         found = self._room.devices(shape)
@@ -640,7 +637,7 @@ class QueueBlockers:
             yield self._in_the_way(promised)
 
     def _in_the_way(self, promised: dict[int, int]) -> Reason:
-        """Of the first start that others were promised."""
+        """The first promised start that is in the way."""
         others = sorted((start_ms, row) for row, start_ms in promised.items() if row != self._row)
         first = self._state.workloads.ids[others[0][1]] if others else "what goes before it"
         promise = self._memory.reservation
@@ -750,7 +747,7 @@ def _parked(state: State, row: int) -> tuple[Reason, ...]:
 
 
 def _dependencies(state: State, row: int) -> list[Reason]:
-    """What can never be met first."""
+    """The dependencies, those that can never be met first."""
     w = state.workloads
     hopeless, open_ = [], []
     for target, kind in w.dependencies(row):
@@ -786,12 +783,6 @@ def _time(state: State, row: int) -> list[Reason]:
 def amount(slot: int, value: int) -> str:
     """A quantity of a quota slot, whatever the pool."""
     return quantity(slot % WIDTH, value)
-
-
-def named(names: list[str]) -> str:
-    """The first few of the names, and how many more there are."""
-    more = len(names) - MAX_NAMED
-    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _tasks(count: int) -> str:

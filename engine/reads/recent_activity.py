@@ -1,10 +1,7 @@
-"""What the engine remembers of the last minutes for people to look at: the event tail in words, and waits.
+"""Recent activity for people: the event tail in words, waits, rates and a curve of use over the last minutes.
 
-Events in words, for the event tail: what happened, to whom, and a detail. One table, by type of event.
-
-What the engine remembers of the last minutes for people to look at: the event tail, waits, rates, a use curve.
-
-None of it is part of the state: it starts empty after a restart, and decisions never read it.
+One table by type of event gives the words: the action, the object, and a detail. None of it is part of the state. It
+starts empty after a restart, and decisions never read it.
 """
 
 from __future__ import annotations
@@ -23,9 +20,9 @@ from engine.model.spec_parts import exit_words, usd
 from engine.model.specs import NodeState, QueueMode, WorkloadState, moment
 from engine.state.budgets import BudgetStage
 from engine.state.cell_state import State
-from engine.state.intents import Phase, wording_of
+from engine.state.external_cell import Phase, wording_of
 from engine.state.machines import NOTES, OrderState
-from engine.state.workloads import APPROVED, EXITED, MOVED, REQUEUED, TRANSITIONS, TURNED
+from engine.state.workloads import APPROVED, EVICTED, EXITED, MOVED, TRANSITIONS, TURNED
 
 Words = tuple[str, str, str]
 """(what, subject, detail)"""
@@ -67,10 +64,10 @@ def _placed(state: State, event: ev.Placed) -> Words:
     return "placed", state.workloads.ids[event.row], f"on {_counted(_places(event.groups), 'node')}"
 
 
-def _requeued(state: State, event: ev.Requeued) -> Words:
+def _evicted(state: State, event: ev.Evicted) -> Words:
     ids = state.workloads.ids
     preemptor = f", for {ids[event.by]}" if event.by >= 0 else ""
-    return TRANSITIONS[REQUEUED], ids[event.row], ev.REQUEUE_CAUSES[event.cause] + preemptor
+    return TRANSITIONS[EVICTED], ids[event.row], ev.EVICTION_CAUSES[event.cause] + preemptor
 
 
 def _failed(state: State, event: ev.Failed) -> Words:
@@ -158,7 +155,7 @@ _TABLE: dict[type[Any], Callable[[State, Any], Words]] = {
     ev.Suspended: _of_workload("suspended"),
     ev.Resumed: _of_workload("resumed"),
     ev.Woke: _of_workload("woke"),
-    ev.Requeued: _requeued,
+    ev.Evicted: _evicted,
     ev.Failed: _failed,
     ev.Exited: lambda state, e: (TRANSITIONS[EXITED], state.workloads.ids[e.row], exit_words(e.task, e.status)),
     ev.Grown: lambda state, e: ("grown", state.workloads.ids[e.row], f"on {_places(e.groups)} more places"),
@@ -170,7 +167,7 @@ _TABLE: dict[type[Any], Callable[[State, Any], Words]] = {
     ev.Reclassed: lambda state, e: ("resized", state.workloads.ids[e.row], e.evidence),
     ev.Reestimated: _reestimated,
     ev.PrioritySet: _priority_set,
-    ev.Moved: lambda state, e: (
+    ev.MovedToQueue: lambda state, e: (
         TRANSITIONS[MOVED], state.workloads.ids[e.row], f"to queue {state.queues.specs[e.queue].name}",
     ),
     ev.TurnedOnDemand: lambda state, e: (TRANSITIONS[TURNED], state.workloads.ids[e.row], "its slack ran out"),

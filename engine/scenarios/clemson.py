@@ -241,13 +241,13 @@ class _Fleet:
                 self.turn(now_ms)
 
     def hear(self, report: CloudReport) -> None:
-        if report.said == ProviderSignal.CALLED:
+        if report.signal == ProviderSignal.CALLED:
             self.connected[report.machine] = report.zone
             self._peak = max(self._peak, len(self.connected))
             for _, vcpus in MARKS:
                 if len(self.connected) * VCPU >= vcpus:
                     self._reached.setdefault(vcpus, report.at_ms)
-        elif report.said == ProviderSignal.TAKEN:
+        elif report.signal == ProviderSignal.TAKEN:
             self._taken += 1
             del self.connected[report.machine]
 
@@ -307,9 +307,9 @@ class _Run(_Fleet):
 
     def hear(self, report: CloudReport) -> None:
         super().hear(report)
-        if report.said == ProviderSignal.CALLED:
+        if report.signal == ProviderSignal.CALLED:
             self._up[report.machine] = report.zone
-        elif report.said == ProviderSignal.TAKEN and self._up.pop(report.machine, None) is None:
+        elif report.signal == ProviderSignal.TAKEN and self._up.pop(report.machine, None) is None:
             # One that the engine does not know yet never comes.
             self._down.append(report.machine)
 

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from engine.control import Engine
-from engine.model.columns import view
+from engine.model.columns import Rows, view
 from engine.model.commands import AddNodes, AnyCommand, Cancel, FailNodes, Interrupt, RestoreNodes, Submit
 from engine.model.errors import MusterError
 from engine.model.specs import HOUR_MS, NodeSpec, NodeState, TopologyRequest, WorkloadSpec, WorkloadState
@@ -33,7 +33,6 @@ from engine.scenarios.gke import (
     lost_work,
     running_tasks,
 )
-from engine.state.allocations import Rows
 from engine.state.invariants import faults_of
 from engine.state.workloads import NONE, SWAPPED
 
@@ -53,7 +52,7 @@ LONGEST_MS = 10 * MINUTE_MS
 """What does not run by then, without anything having changed, waits for room."""
 
 
-class Evicted(msgspec.Struct, frozen=True, kw_only=True):
+class EvictedWork(msgspec.Struct, frozen=True, kw_only=True):
     """The workloads of one priority class that had tasks on lost nodes, or had to make room for those."""
 
     priority: str
@@ -78,7 +77,7 @@ class Drill(msgspec.Struct, frozen=True, kw_only=True):
     tasks_on_lost: int
     swapped: int
     """Gangs that went on with other nodes in the place of lost ones."""
-    evicted: tuple[Evicted, ...]
+    evicted: tuple[EvictedWork, ...]
     recovered_ms: int
     """Cell time from the loss until the last of those that run again did."""
     waiting: dict[str, int]
@@ -262,7 +261,7 @@ class _Drilling:
         running = view(w.state) == WorkloadState.RUNNING
         return np.asarray(view(w.kept) + view(w.done) + (self._engine.now_ms - view(w.rated)) * running)
 
-    def _evicted(self) -> tuple[Evicted, ...]:
+    def _evicted(self) -> tuple[EvictedWork, ...]:
         w = self._engine.state.workloads
         now, priority = view(w.state), view(w.priority)
         running = now == WorkloadState.RUNNING
@@ -274,7 +273,7 @@ class _Drilling:
             hit, room = mine & self._on_lost, mine & stopped & ~self._on_lost
             if mine.any():
                 found.append(
-                    Evicted(
+                    EvictedWork(
                         priority=spec.name,
                         on_lost_nodes=int(hit.sum()),
                         made_room=int(room.sum()),

@@ -30,7 +30,7 @@ import msgspec
 import numpy as np
 
 from engine.control import Engine
-from engine.model.columns import view
+from engine.model.columns import Rows, view
 from engine.model.commands import AnyCommand, Cancel, Submit
 from engine.model.errors import MusterError, SpecError
 from engine.model.specs import (
@@ -46,7 +46,6 @@ from engine.model.specs import (
     WorkloadSpec,
     WorkloadState,
 )
-from engine.state.allocations import Rows
 from engine.state.cell_state import State
 from engine.state.invariants import faults_of
 

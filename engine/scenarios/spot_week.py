@@ -30,7 +30,7 @@ import msgspec
 import numpy as np
 
 from engine.control import Engine
-from engine.elasticity.spot_interruptions import TAKEN
+from engine.controllers import TAKEN
 from engine.model import commands as cmd
 from engine.model.columns import view
 from engine.model.errors import SpecError
@@ -452,9 +452,9 @@ def ran_and_stops(w: wl.Workloads, row: int) -> tuple[int, int]:
     entry = w.history[row]
     while entry != wl.NONE:
         what, at_ms = w.history_what[entry], w.history_at[entry]
-        if what in (wl.FINISHED, wl.FAILED, wl.REQUEUED, wl.CANCELLED):
+        if what in (wl.FINISHED, wl.FAILED, wl.EVICTED, wl.CANCELLED):
             until_ms = at_ms
-            stops += what == wl.REQUEUED and w.history_detail[entry] & 0xFF == TAKEN
+            stops += what == wl.EVICTED and w.history_detail[entry] & 0xFF == TAKEN
         elif what == wl.RUNNING:
             ran_ms += max(until_ms, at_ms) - at_ms
         entry = w.history_previous[entry]

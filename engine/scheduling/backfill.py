@@ -1,24 +1,24 @@
 """EASY backfill: a promise to the first blocked workload, and the test that keeps it.
 
-From the expected ends of what runs, the reservation finds the earliest time at which every group of the blocked
-workload has enough slots (a slot: room for one task), and counts the slots there are at that time. A later workload may
-start now if it is expected to end before then, or if after placing it enough slots remain. Counting slots rather than
-naming nodes keeps the promise on mixed nodes too, and costs only what the candidate's own nodes cost.
+From the expected ends of running work, the reservation finds the earliest time at which every group of the blocked
+workload has enough slots (a slot: room for one task), and counts the slots at that time. A later workload may start now
+if it is expected to end before then, or if enough slots remain beside it. Counting slots rather than naming nodes keeps
+the promise on mixed nodes too, and costs only the candidate's own nodes. Work that ends at that very time but later in
+the order is not counted as spare. The simulators that our figures are compared with do the same, and it errs towards
+the promise.
 
-What ends at the very same time but later in the order is not counted as spare: so do the simulators whose figures
-ours are compared with, and it errs towards the promise.
+A candidate is tested once in a pass, with the nodes that the placer gives it at that moment and the ends counted when
+the promise was made. If it fails, later starts in the pass may fill those nodes or end by the reserved time, so that a
+fresh look would start it after all. It waits until capacity is freed and everything is looked at again, or longer if
+the placer then prefers nodes in the way again. Room may stay idle, but no promise is broken; looking on until nothing
+more starts would cost a pass for each start. A fork, or another process that goes on from the journal, has that fresh
+look and may start it at once. A candidate that ends by the reserved start, fits, and takes no quota that is counted on
+is never refused.
 
-A candidate is tested once in a pass, with the nodes the placer gives it at that moment and the ends counted when the
-promise was made. If it fails, what starts after it in the pass may fill those nodes, or end at the reserved time and
-before others in the order: a fresh look would then start it after all. It waits until something is freed and
-everything is looked at again, or longer, if then too the placer prefers nodes that are in the way. That is room left
-idle, never a promise broken; to look on until nothing more starts would cost a pass for each start. Another process
-that goes on from the journal, or a fork, has that fresh look, and may start it at once. What is gone by the reserved
-start, fits, and takes no quota that is counted on is never refused.
-
-Groups are counted independently of each other, so for a gang of several groups the time is a lower bound; one that
+Groups are counted independently of each other, so for a gang of several groups the time is a lower bound. A gang that
 finds its slots now and yet cannot be placed is promised nothing. A gang that must be in one domain of the topology is
 promised the domain that has its slots first, and the slots of that domain are counted.
+
 Source of the rule: Lifka, "The ANL/IBM SP scheduling system" (1995); counting of spare nodes as in Mu'alem and
 Feitelson, IEEE TPDS 12(6), 2001.
 """
@@ -153,7 +153,7 @@ class PromisedStart:
         self.row = row
         self.workload_class = state.workloads.class_at(row)
         self.start_ms: int | None = None
-        """When it can start if the estimates hold; None when even an otherwise empty cell is too small now."""
+        """Its start if the estimates hold; None when even an otherwise empty cell is too small now."""
         self._state = state
         self._ahead: dict[int, NodeAhead] = {}
         self._returned: dict[int, list[Returned]] = {}
@@ -292,13 +292,14 @@ class PromisedStart:
         return ahead
 
     def ends_in_time(self, row: int) -> bool:
-        """Whether the workload, started now, is expected to be gone by the reserved start."""
+        """True if the workload, started now, is expected to be gone by the reserved start."""
         remaining_ms = self._state.workloads.remaining_ms(row)
         return self.start_ms is None or self._state.now_ms + remaining_ms <= self.start_ms
 
     def needs_quota(self, row: int) -> bool:
-        """Whether the workload takes quota that the reserved one counts on. Also if it will have given it back by the
-        reserved start: one that lacks quota meanwhile would not be seen to wait for its start any more."""
+        """True if the workload takes quota that the reserved one counts on, even if it gives it back by the reserved
+        start: one that lacked quota meanwhile would no longer be seen to wait for its start.
+        """
         w, queues = self._state.workloads, self._state.queues
         charge = queues.total_charge(w.class_at(row).request)
         promised = queues.total_charge(self.workload_class.request_of(self.workload_class.least))
@@ -310,14 +311,14 @@ class PromisedStart:
         return alike and count > self._spare[0]
 
     def allows(self, shapes: tuple[Shape, ...], claims: list[Claim], *, late: bool) -> bool:
-        """Whether claims just made keep the promise. `late`: by work that may run past the reserved start."""
+        """True if claims just made keep the promise. `late`: by work that may run past the reserved start."""
         if late:
             return self.admits(shapes, claims)
         self.pass_over(shapes, claims)
         return True
 
     def admits(self, shapes: tuple[Shape, ...], claims: list[Claim]) -> bool:
-        """Whether claims just made, held past the reserved start, leave enough slots. If so they are counted in."""
+        """True if claims just made, held past the reserved start, leave enough slots. If so they are counted in."""
         if shapes == (self._own,):
             taken = sum(count for _, node, count, _ in claims if node not in self._ahead)
             seen = [claim for claim in claims if claim[1] in self._ahead]

@@ -1,19 +1,14 @@
-"""Who goes next: queues by hierarchical dominant-resource fairness, and candidates within one pass.
-
-Who goes first among queues: hierarchical, weighted dominant-resource fairness.
+"""The order of candidates: queues by hierarchical, weighted dominant-resource fairness, and candidates within one pass.
 
 A queue's share is that of its dominant resource, the one of which it holds the largest part of the cell (DRF: Ghodsi et
-al., NSDI 2011), divided by its weight. What is within its quota costs nothing, as in Kueue; where a tree has quotas,
-only the resources they are of count. In a tree, siblings are
-compared with each other at every level, from the roots down (Bhattacharya et al., SoCC 2013): the queue with the
-smallest key goes next, and a subtree gets no more for having many queues.
+al., NSDI 2011), divided by its weight. Use within a queue's quota costs nothing, as in Kueue; where a tree has quotas,
+only the resources with quota count. Siblings in a tree are compared at every level, from the roots down (Bhattacharya
+et al., SoCC 2013). The queue with the smallest key goes next, and a subtree gets no more for having many queues.
 
-Who goes next, within one pass over what waits.
-
-Candidates are kept where a start changes little: those of one queue and priority band in a lane, lanes of one tree and
-band in a unit. A lane stands in its unit by the shares below the root, a unit among others by the share of its root. A
-start changes the shares on its own queue's path alone, so only that lane and unit move; a lane elsewhere below a
-vertex that has grown is found out of date, and put right, when its turn seems to have come.
+Within a pass, candidates are kept so that a start changes little: those of one queue and priority band form a lane, and
+lanes of one tree and band form a unit. A lane stands in its unit by the shares below the root, a unit among others by
+the share of its root. A start changes the shares on its own queue's path alone, so only that lane and unit move. A lane
+elsewhere below a vertex that has grown is corrected when its turn seems to have come.
 """
 
 from __future__ import annotations
@@ -24,7 +19,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 
 from engine.model.queries import BurstReport, VertexReport
 from engine.state.cell_state import State
-from engine.state.pending_groups import Key
+from engine.state.pending_work import Key
 from engine.state.queue_tree import NO_LIMIT, UNLIMITED, WIDTH, QueueTree, Vector
 from engine.state.workloads import NONE
 
@@ -63,7 +58,7 @@ def order_key(tree: QueueTree, queue: int, totals: Vector, now_ms: int, *, past:
 
 
 class Shares:
-    """What `share` says of each vertex at one time, reckoned when first asked for and again after `changed`."""
+    """The `share` of each vertex at one time, worked out on first use and again after `changed`."""
 
     def __init__(self, tree: QueueTree, totals: Vector, now_ms: int, *, past: bool = False) -> None:
         self._tree = tree
@@ -95,7 +90,7 @@ class Shares:
         return found
 
     def changed(self, path: Iterable[int]) -> None:
-        """What these vertices draw has changed."""
+        """Note that the draw of these vertices has changed."""
         for vertex in path:
             self._share[vertex] = UNKNOWN
 
@@ -119,10 +114,11 @@ UNKNOWN = -1
 
 
 def deserved(tree: QueueTree, totals: Vector, demand: Sequence[Vector]) -> list[Vector]:
-    """What each vertex would hold if the cell were divided afresh, resource by resource.
+    """The holding of each vertex if the cell were divided afresh, resource by resource.
 
-    At every level each vertex first gets what it wants within its quota, then the rest is divided by weight among those
-    that want more. `demand` has what each leaf uses and waits for; a vertex wants no more than it may borrow.
+    At every level each vertex first gets its demand within its quota, then the rest is divided by weight among those
+    with more demand. `demand` is the use and the waiting requests of each leaf; a vertex wants no more than it may
+    borrow.
     """
     columns = [_divided(tree, i, totals[i], [vector[i] for vector in demand]) for i in range(WIDTH)]
     return list(zip(*columns, strict=True)) if tree.specs else []
@@ -276,7 +272,7 @@ UnitEntry = tuple[int, tuple[int, ...], tuple[int, ...], int, int, "LaneGroup"]
 
 
 def order_of(state: State, key: Key, row: int) -> Order:
-    """Where the workload stands among all that wait."""
+    """The workload's place in the order of all waiting work."""
     w = state.workloads
     priority, queue, _, tenant = key
     patience = state.settings.starve_after_ms
@@ -303,7 +299,7 @@ class CandidateLane:
         self.queue = queue
         self.tenant = tenant
         self.starved = starved
-        """Whether they have waited too long: then shares do not count."""
+        """True if they have waited too long: then shares do not count."""
         self.below = below
         """Vertices from just below the root down to the queue."""
         self.candidates: list[tuple[int, int, Key]] = []
@@ -337,7 +333,7 @@ class CandidateOrder:
             state.queues, state.capacity.totals, state.now_ms, past=state.settings.fair_half_life_ms > 0
         )
         self._grown = [0] * len(state.queues.specs)
-        """How often the share of each vertex has changed."""
+        """Number of changes of each vertex's share."""
         self._lanes: dict[tuple[int, int, int, bool], CandidateLane] = {}
         """By (minus band, queue row, tenant, whether it has waited too long)."""
         self._units: dict[tuple[int, int, bool], LaneGroup] = {}
@@ -409,7 +405,7 @@ class CandidateOrder:
         self._enter_unit(lane.unit)
 
     def leave_out(self, queue: int) -> None:
-        """Nothing more of this queue."""
+        """Drop the rest of this queue."""
         for lane in self._lanes.values():
             if lane.queue == queue:
                 lane.candidates.clear()
@@ -439,7 +435,7 @@ class CandidateOrder:
         return lane
 
     def _entry_of(self, lane: CandidateLane) -> LaneEntry:
-        """Where the lane belongs in its unit now."""
+        """The lane's present place in its unit."""
         minus_priority, row, _ = lane.candidates[0]
         lane.entry = (self._shares_below(lane), minus_priority, row, self._stamp(lane), lane)
         return lane.entry

@@ -1,26 +1,26 @@
 """Conservative backfill: every waiting workload is promised the earliest start that delays none before it.
 
-The plan is made anew at each scheduling pass, in the order of the queue, from the state alone: expected ends of what
-runs, then for each waiting workload a placement held for the whole of its estimate. One whose placement begins now
-starts; any other keeps its place in the plan, and later ones go around it. While estimates hold, planning again gives
-the same starts: nothing that starts ahead of its turn touches a placement promised before.
+The plan is made anew at each scheduling pass, in the order of the queue, from the state alone. It starts from the
+expected ends of running work. Each waiting workload then gets a placement held for the whole of its estimate. It starts
+if the placement begins now; otherwise it keeps its place in the plan, and later ones go around it. While estimates
+hold, planning again gives the same starts: nothing that starts ahead of its turn touches a placement promised before.
 
 Two timelines hold the future of the cell. Where all work ever submitted asks for the same (as in most batch logs) a
 task is a slot, slots are interchangeable, and one step function of free slots is exact. Otherwise each node has its own
-future and a promise names nodes: the first ones, in a fixed order, that have room over the whole window. The order must
-not depend on what else is placed, or planning again could move a promise into the way of a later one. For the same
-reason work that starts is put on the nodes the plan found, and devices are named too once a share of a device was ever
-asked for; whole devices alone are only counted, because any set of intervals that never needs more than n devices at
-once can be given n devices in order of their starts. The first workload of a second kind, or the first share, changes
-how the future is counted, and may move promises once.
+future, and a promise names nodes: the first ones, in a fixed order, that have room over the whole window. The order
+must not depend on other placements, or planning again could move a promise into the way of a later one. For the same
+reason work starts on the nodes that the plan found. Devices are named too once a share of a device was ever asked for.
+Whole devices alone are only counted, because any set of intervals that never needs more than n devices at once can be
+given n devices in order of their starts. The first workload of a second kind, or the first share, changes the way of
+counting and may move promises once.
 
 Source of the rule: Mu'alem and Feitelson, IEEE TPDS 12(6), 2001.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -28,19 +28,22 @@ from engine.capacity import mig
 from engine.capacity.devices import closest, device_numbers
 from engine.capacity.task_shapes import Shape
 from engine.capacity.topology import DomainChoice, domain_room, levels_asked, pick
-from engine.model.columns import view
+from engine.model.columns import Ints, Mask, view
 from engine.model.specs import LEVELS, NodeState, TopologyRequest
 from engine.placement import node_choice
-from engine.placement.gang_placement import Claim, orders_of_groups, place
+from engine.placement.gang_placement import Claim, counts_in_quota, orders_of_groups, place, variants
 from engine.scheduling.backfill import all_expected_ends
+from engine.scheduling.candidate_order import CandidateOrder, Order
+from engine.scheduling.cycle_memory import Binder, CandidateVerdict, CycleMemory
+from engine.scheduling.workload_admission import Admission, Preemptor
 from engine.state.allocations import NONE
 from engine.state.cell_state import State
+from engine.state.pending_work import STOPPED, Key
 from engine.state.workloads import WorkloadClass
 
-Ints = np.ndarray[Any, np.dtype[np.int64]]
 _TIME_BITS = 42
 HORIZON_MS = 1 << _TIME_BITS
-"""How far ahead starts are promised: 139 years, so that a node and a time fit one sort key."""
+"""The time ahead within which starts are promised: 139 years, so that a node and a time fit one sort key."""
 FOREVER = 2**62
 _FIRST, _NEVER = np.zeros(1, np.int64), np.full(1, FOREVER)
 _WHOLE = 1000
@@ -60,12 +63,13 @@ class Conservative:
 
     @property
     def full(self) -> bool:
-        """Whether all promises are given out."""
+        """True if all promises are given out."""
         return len(self.starts) >= self._depth
 
     def may_start(self, row: int) -> bool:
-        """Whether the workload, on open nodes, can start now and keep every promise made so far. Once False it stays
-        False: a plan only fills up."""
+        """True if the workload, on open nodes, can start now and keep every promise made so far. Once False it stays
+        False: a plan only fills up.
+        """
         asked = self._state.workloads.class_at(row)
         return self._timeline.fits_now(asked.confined(asked.shapes, asked.least), self._length(row))
 
@@ -88,7 +92,7 @@ class Conservative:
         return start_ms
 
     def needs_quota(self, row: int) -> bool:
-        """Whether the workload, started now, holds quota past the start of a promised one that counts on it."""
+        """True if the workload, started now, holds quota past the start of a promised one that counts on it."""
         w, queues = self._state.workloads, self._state.queues
         if not queues.limited[w.queue[row]]:
             return False
@@ -106,7 +110,7 @@ class Conservative:
 
 
 def is_uniform(state: State) -> bool:
-    """Whether every task, of all work ever submitted, is one slot that any other can use as well."""
+    """True if every task, of all work ever submitted, is one slot that any other can use as well."""
     shapes = state.workloads.shapes.values()
     alike = len(shapes) == 1 and all(
         len(shape.pools) == 1 and shape.topology is None and shape.terms is None for shape in shapes
@@ -159,7 +163,9 @@ class SlotTimeline:
         return claims
 
     def hold(self, workload_class: WorkloadClass, length_ms: int) -> int | None:
-        """Only now and the steps that follow a lack of slots can be the first from which enough are free."""
+        """Hold the slots. Only now and the steps that follow a lack of slots can be the first from which enough are
+        free.
+        """
         times, tasks = self._times, workload_class.tasks
         lacking = np.flatnonzero(self._free[: self._size] < tasks)
         begins = times[np.concatenate((_FIRST, lacking + 1))]
@@ -193,13 +199,13 @@ class SlotTimeline:
 
 
 class NodeTimeline:
-    """What each node has free from now on, as steps: (node, time from which, free quantities)."""
+    """The free capacity of each node from now on, as steps: (node, time from which, free quantities)."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         capacity = state.capacity
         self._named = any(shape.part for shape in state.workloads.shapes.values())
-        """Whether devices are named, and each is a number of `engine.capacity.mig`; else they are counted."""
+        """True if devices are named, each as a number of `engine.capacity.mig`; else they are counted."""
         pools = {pool for shape in state.workloads.shapes.values() for pool in shape.pools}
         eligible = np.isin(view(capacity.pool), list(pools)) & (view(capacity.state) == NodeState.READY)
         self._nodes: Ints = np.flatnonzero(eligible)
@@ -209,7 +215,7 @@ class NodeTimeline:
         """Partition of each node, and for whom it is kept, as one number: the partition's row for an open node."""
         self._device_columns = self._most_devices(pools) if self._named else 1
         self._orders: dict[Shape, Ints] = {}
-        self._bars: dict[Shape, tuple[int, np.ndarray[Any, np.dtype[np.bool_]]]] = {}
+        self._bars: dict[Shape, tuple[int, Mask]] = {}
         if any(shape.topology is not None for shape in state.workloads.shapes.values()):
             self._tree = domain_room(capacity).tree
             self._positions: Ints = self._tree.position[self._nodes]
@@ -360,7 +366,7 @@ class NodeTimeline:
         return np.asarray(starting[starting + length_ms < HORIZON_MS])
 
     def _room(self, free: Ints, shape: Shape, places: Ints) -> Ints:
-        """How many tasks of the shape fit into each of the free quantities, which are those of the nodes beside."""
+        """The number of tasks of the shape that fit into each of the free quantities, given with their nodes."""
         usable = np.isin(self._places[places], self._places_of(shape))
         barred = self._barred(shape)
         if barred is not None:
@@ -381,7 +387,7 @@ class NodeTimeline:
             np.minimum(room, whole // shape.gpus, out=room)
         return room
 
-    def _barred(self, shape: Shape) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
+    def _barred(self, shape: Shape) -> Mask | None:
         """Nodes that are not for tasks of the shape though their partition is: by labels that are matched node by node,
         or by who is where now. A promise is made as if nobody of those left: none is made too early."""
         capacity = self._state.capacity
@@ -441,7 +447,7 @@ class NodeTimeline:
         *,
         best: bool,
     ) -> list[Claim] | None:
-        """One group after the other; what they take comes off `free`."""
+        """Place one group after the other; their claims come off `free`."""
         shapes, counts = workload_class.shapes, workload_class.counts
         places = np.arange(len(self._nodes))
         claims: list[Claim] = []
@@ -498,13 +504,13 @@ class NodeTimeline:
         return order
 
     def _places_of(self, shape: Shape) -> list[int]:
-        """What tasks of the shape may use, kept nodes first."""
+        """The nodes that tasks of the shape may use, kept nodes first."""
         capacity = self._state.capacity
         reach, partitions = capacity.reach(shape), len(capacity.partitions)
         return [partition + (booking + 1) * partitions for booking, partition in reach.kept] + list(reach.open)
 
     def _least(self, start: int, length_ms: int) -> Ints:
-        """What each node has free throughout the window."""
+        """The capacity of each node that is free throughout the window."""
         base = np.arange(len(self._nodes)) << _TIME_BITS
         first = np.searchsorted(self._keys, base + start, side="right") - 1
         last = np.searchsorted(self._keys, base + start + length_ms)
@@ -581,8 +587,120 @@ def _instance(numbers: list[int], kind: int) -> int:
     return mig.claim_of(numbers.index(_WHOLE), layout, (first & -first).bit_length() - 1)
 
 
-def windows(times: Ints, enough: np.ndarray[Any, np.dtype[np.bool_]], length_ms: int) -> Ints:
-    """Those of the times from which every step is `enough` for that long. The last step lasts for good."""
+def windows(times: Ints, enough: Mask, length_ms: int) -> Ints:
+    """The times from which every step is `enough` for that long. The last step lasts for good."""
     lacking = np.flatnonzero(~enough)
     end = np.append(times[lacking], np.iinfo(np.int64).max)[np.searchsorted(lacking, np.arange(len(times)))]
     return times[enough & (end - times >= length_ms)]
+
+
+class ConservativePass:
+    """One pass over all waiting work, in order. It stops as soon as nothing more can start: promises that no start
+    depends on are not worked out.
+    """
+
+    def __init__(
+        self, state: State, memory: CycleMemory, admission: Admission, binder: Binder, preemptor: Preemptor
+    ) -> None:
+        self._state = state
+        self._memory = memory
+        self._admission = admission
+        self._binder = binder
+        self._preemptor = preemptor
+
+    def run(self) -> None:
+        """Start what may start, and promise the rest their times."""
+        state = self._state
+        only_room_counts = self._only_room_counts()
+        groups = state.pending.groups
+        if only_room_counts and not any(self._may_fit(group.rows[group.front]) for group in groups.values()):
+            self._memory.short_of_room = bool(groups)
+            return
+        self._waiting = {key: deque(group.rows[group.front :]) for key, group in groups.items() if key[3] != STOPPED}
+        heads = [(key, rows[0]) for key, rows in self._waiting.items()]
+        self._lineup = CandidateOrder(state, heads)
+        self._plan = Conservative(state, state.settings.reservation_depth)
+        self._hopeful = heads[:] if only_room_counts else None
+        while (first := self._next()) is not None:
+            if not self._look_at(*first):
+                return
+        self._memory.promises = self._plan.starts
+
+    def _next(self) -> tuple[Order, Key] | None:
+        """The candidate whose turn it is; None when none is left that can start."""
+        hopeful = self._hopeful
+        while hopeful and (not self._waiting[hopeful[-1][0]] or not self._plan.may_start(hopeful[-1][1])):
+            hopeful.pop()
+        first = self._lineup.first()
+        if first is None or (hopeful is not None and not hopeful):
+            self._memory.short_of_room = first is not None
+            return None
+        return first
+
+    def _look_at(self, order: Order, key: Key) -> bool:
+        """Start or promise it, and say who follows. False when others were stopped for it: the plan is of a past."""
+        lineup, waiting = self._lineup, self._waiting[key]
+        waiting.popleft()
+        before = self._state.changes_mark
+        verdict = self._start_or_promise(order[3])
+        if self._state.changes_mark != before:
+            return False
+        follower = waiting[0] if waiting else None
+        if verdict == CandidateVerdict.STARTED:
+            lineup.started(follower)
+            ahead = lineup.first()
+            self._memory.note_decision(order, None if ahead is None else ahead[0])
+            return True
+        lineup.drop()
+        if verdict == CandidateVerdict.QUEUE_CLOSED or self._state.is_strict(key[1]):
+            lineup.leave_out(key[1])
+        elif verdict == CandidateVerdict.NO_CAPACITY and not self._plan.full and follower is not None:
+            lineup.put(key, follower)
+        return True
+
+    def _may_fit(self, row: int) -> bool:
+        """A quick necessary condition for a start on open nodes."""
+        workload_class = self._state.workloads.class_at(row)
+        pairs = zip(workload_class.shapes, workload_class.least, strict=True)
+        return all(self._state.capacity.could_hold(shape, count) for shape, count in pairs)
+
+    def _only_room_counts(self) -> bool:
+        """True if room on open nodes alone decides starts."""
+        bookings = self._state.bookings
+        preempted = self._preemptor.anyone_preempts()
+        return not (preempted or bookings.reservations or bookings.clearings or self._state.stretched)
+
+    def _start_or_promise(self, row: int) -> CandidateVerdict:
+        """Start the workload if the plan allows, or promise it its time."""
+        closed = self._admission.closed_gate(row)
+        if closed is not None:
+            return closed
+        verdict = self._start(row)
+        if verdict in (CandidateVerdict.STARTED, CandidateVerdict.PROMISED_QUOTA):
+            return verdict
+        made_room = self._preemptor.make_room(row)
+        if made_room is not None:
+            return made_room
+        if verdict == CandidateVerdict.NO_CAPACITY:
+            self._memory.short_of_room = True
+            self._plan.promise(row)
+        return verdict
+
+    def _start(self, row: int) -> CandidateVerdict:
+        """Start it in the first of its variants that quota and the plan allow."""
+        state, plan = self._state, self._plan
+        verdict = CandidateVerdict.NO_QUOTA
+        for borrow in (False, True) if state.queues.flavored(state.workloads.queue[row]) else (True,):
+            for shapes in variants(state, row):
+                allowed = counts_in_quota(state, row, shapes, borrow=borrow)
+                if allowed is None:
+                    continue
+                if plan.needs_quota(row):
+                    return CandidateVerdict.PROMISED_QUOTA
+                verdict = CandidateVerdict.NO_CAPACITY
+                for counts in dict.fromkeys((allowed, state.workloads.class_at(row).least)):
+                    claims = plan.start(row, shapes, counts)
+                    if claims is not None:
+                        self._binder.bind(row, shapes, claims, backfilled=bool(plan.starts))
+                        return CandidateVerdict.STARTED
+        return verdict

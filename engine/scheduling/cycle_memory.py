@@ -1,8 +1,5 @@
-"""What one scheduling pass leaves for the next, and the binder that starts and stops workloads as events.
-
-What one scheduling pass leaves for the next: the promise, the verdicts that still hold, and what it has seen.
-
-Starts and stops of workloads, as events. Whoever starts one has claimed its capacity already.
+"""The memory between scheduling passes: the promise, the verdicts that still hold, and the work already seen. Also the
+binder, which turns starts and stops into events; a caller claims the capacity of a start first.
 """
 
 from __future__ import annotations
@@ -20,13 +17,13 @@ from engine.placement.gang_placement import Claim, packed, place, variants
 from engine.scheduling.backfill import PromisedStart
 from engine.scheduling.candidate_order import Order
 from engine.state.cell_state import State
-from engine.state.pending_groups import Cause
+from engine.state.pending_work import Cause
 
 MAX_DECISIONS = 256
 
 
 class CandidateVerdict(IntEnum):
-    """What came of a look at one workload."""
+    """The result of a look at one workload."""
 
     STARTED = 0
     NO_QUOTA = 1
@@ -46,13 +43,13 @@ class CandidateVerdict(IntEnum):
 
 
 class Decision(NamedTuple):
-    """Why a workload went first."""
+    """The reason why a workload went first."""
 
     at_ms: int
     row: int
     order: Order
     next_order: Order | None
-    """Where the workload stood that was next; None when no other was a candidate."""
+    """Place in the order of the next workload; None when no other was a candidate."""
 
 
 class CycleMemory:
@@ -77,12 +74,12 @@ class CycleMemory:
 
     @property
     def fresh(self) -> bool:
-        """Whether nothing was ever looked at."""
+        """True if nothing was ever looked at."""
         return self._gains < 0
 
     @property
     def unsettled(self) -> bool:
-        """Whether something has changed since the last pass began."""
+        """True if something has changed since the last pass began."""
         state = self._state
         return bool(state.arrivals) or self._gains != state.capacity.gains or bool(state.reconsider.causes)
 
@@ -113,7 +110,7 @@ class Refusals:
         the company."""
 
     def lacks_room(self, row: int) -> bool:
-        """Whether the workload was found not to fit, in any of its variants, and still does not."""
+        """True if the workload was found not to fit, in any of its variants, and still does not."""
         cls = self._state.workloads.cls[row]
         return all(self.holds(cls, shapes) for shapes in variants(self._state, row))
 
@@ -123,7 +120,7 @@ class Refusals:
         self._found[cls, shapes] = capacity.gained_mark, _company(capacity, shapes)
 
     def holds(self, cls: int, shapes: tuple[Shape, ...]) -> bool:
-        """Whether the class was found not to fit and still does not."""
+        """True if the class was found not to fit and still does not."""
         found = self._found.get((cls, shapes))
         if found is None:
             return False
@@ -143,7 +140,7 @@ def _company(capacity: Capacity, shapes: tuple[Shape, ...]) -> int:
 
 
 def _gains_for(capacity: Capacity, node: int, shapes: tuple[Shape, ...]) -> bool:
-    """Whether the node, which gained room, takes a task of one of the shapes."""
+    """True if the node, which gained room, takes a task of one of the shapes."""
     if capacity.state[node] != NodeState.READY:
         return False
     return any(capacity.usable(node, shape) and capacity.fits(node, shape) for shape in shapes)
@@ -197,6 +194,6 @@ class Binder:
         self._memory.reservation = None
 
     def stop(self, victim: int, cause: int, *, by: int, saved: bool = False) -> None:
-        """Put a victim back into its queue, for the reason of that index (`engine.model.events.REQUEUE_CAUSES`)."""
-        self.emit(ev.Requeued(victim, cause, by=by, saved=saved))
+        """Put a victim back into its queue, for the reason of that index (`engine.model.events.EVICTION_CAUSES`)."""
+        self.emit(ev.Evicted(victim, cause, by=by, saved=saved))
         self._memory.lowered.add(self._state.workloads.queue[victim])

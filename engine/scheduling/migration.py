@@ -1,39 +1,31 @@
-"""Work that is moved or stopped outside the cycle: what may be moved, and the checks of what people ask for.
+"""Work that is moved outside the cycle: eligibility and cost, and the check of migrations.
 
-The check of migrations: running workloads are taken off their nodes and placed elsewhere, all of them or none.
+Eligible is work that runs, is of a preemptible priority class, has run for its queue's minimum runtime, is not being
+stopped for other work, does not end by itself in a moment, and belongs to a queue that may still be disrupted.
 
-Every move is tried on the capacity with all that moves given back, so two gangs may change places. What was tried is
-undone; the events that follow repeat it exactly, in one turn, so nothing else can come in between.
-
-Work that somebody has give way to others: by the rules by which the scheduler itself might preempt it.
-
-Which running workloads may be moved by the cell's own decision, and what moving each would cost.
-
-Who may be moved: what runs, is of a preemptible priority class, has run for its queue's minimum runtime, is not being
-stopped for somebody else, does not end by itself in a moment, and belongs to a queue that may still be disrupted.
+A migration takes running workloads off their nodes and places them elsewhere, all of them or none. It is tried on the
+capacity with all of them off their nodes, so two gangs may change places. The trial is undone. The events that follow
+repeat it exactly, in one turn, so nothing else can come in between.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Any
-
 import numpy as np
 
-from engine.admission.definitions import Checked, ids_of, listed, nodes_of, rows_of
+from engine.admission.definitions import Checked, listed, nodes_of
 from engine.capacity.index import NOWHERE
 from engine.capacity.task_shapes import Shape
 from engine.model import commands as cmd
 from engine.model import events as ev
-from engine.model.columns import view
+from engine.model.columns import Rows, view
 from engine.model.errors import MusterError, NotFoundError, RefusedError, SpecError
 from engine.model.specs import WorkloadState
 from engine.placement.gang_placement import Claim, packed, place, unplace
 from engine.scheduling.preemption import bound_rows, likely_ends, off_nodes
-from engine.state.cell_state import BOUND, State
+from engine.state.cell_state import State
 from engine.state.workloads import NONE
 
-MIGRATED = ev.REQUEUE_CAUSES.index("migrated")
+MIGRATED = ev.EVICTION_CAUSES.index("migrated")
 Placement = tuple[int, tuple[Shape, ...], list[Claim]]
 """(workload row, shapes it was placed as, claims)"""
 
@@ -67,7 +59,7 @@ def migrate(state: State, command: cmd.Migrate) -> Checked:
         raise refused
     flags = _flags(state, placed)
     w = state.workloads
-    events: list[ev.AnyEvent] = [ev.Requeued(row, MIGRATED, saved=w.saves_when_asked(row)) for row in rows]
+    events: list[ev.AnyEvent] = [ev.Evicted(row, MIGRATED, saved=w.saves_when_asked(row)) for row in rows]
     events += [
         ev.Placed(row, packed(claims, len(shapes)), flag)
         for (row, shapes, claims), flag in zip(placed, flags, strict=True)
@@ -139,7 +131,9 @@ def _on_nodes(
 
 
 def _flags(state: State, placed: list[Placement]) -> list[int]:
-    """How each may start again. Raises RefusedError when a queue lacks quota in the pool where its work would go."""
+    """The quota flags of each new start. Raises RefusedError when a queue lacks quota in the pool where its work would
+    go.
+    """
     w, queues = state.workloads, state.queues
     flags = []
     with queues.trial():
@@ -159,7 +153,7 @@ def _flags(state: State, placed: list[Placement]) -> list[int]:
 
 
 def _charge(state: State, row: int, shapes: tuple[Shape, ...], claims: list[Claim]) -> tuple[tuple[int, int], ...]:
-    """What these tasks cost the queue, pool by pool where its tree has quotas of pools."""
+    """The charge of these tasks to the queue, pool by pool where its tree has quotas of pools."""
     w, capacity = state.workloads, state.capacity
     by_pool: dict[int, list[int]] = {}
     pool_of = view(capacity.pool)
@@ -174,55 +168,14 @@ def _charge(state: State, row: int, shapes: tuple[Shape, ...], claims: list[Clai
     )
 
 
-GAVE_WAY = ev.REQUEUE_CAUSES.index("gave way")
-
-
-def preempt(state: State, command: cmd.Preempt, now_ms: int) -> Checked:
-    """Raises RefusedError naming the first that may not be preempted, and why."""
-    rows = rows_of(state, command.ids)
-    w = state.workloads
-    for row in rows:
-        why = _why_not(state, row, now_ms)
-        if why:
-            raise RefusedError(f"cannot preempt: '{w.ids[row]}' {why}", "Leave it out; requeue stops it all the same")
-    for queue, count in Counter(w.queue[row] for row in rows).items():
-        left = state.queues.disruptions_left(queue, now_ms)
-        if count > left:
-            raise RefusedError(
-                f"cannot preempt: queue '{state.queues.specs[queue].name}' may be disrupted {left} times more for now",
-                f"Preempt at most {left} of it, or requeue them all the same",
-            )
-    wake_at_ms = now_ms + cmd.YIELD_MS
-    return [ev.Requeued(row, GAVE_WAY, saved=w.saves_when_asked(row), wake_at_ms=wake_at_ms) for row in rows], ids_of(
-        state, rows
-    )
-
-
-def _why_not(state: State, row: int, now_ms: int) -> str:
-    """Why the scheduler would never preempt it now; empty when it might."""
-    w = state.workloads
-    if w.state[row] not in BOUND:
-        return f"is {WorkloadState(w.state[row]).label}"
-    if w.preempting[row] != NONE:
-        return f"makes room for '{w.ids[w.preempting[row]]}' already"
-    if not w.priority_classes[w.priority[row]].preemptible:
-        return f"is of priority class '{w.priority_classes[w.priority[row]].name}', which is not preemptible"
-    least_ms = state.queues.specs[w.queue[row]].min_runtime_ms
-    ran_ms = now_ms - w.started[row]
-    if ran_ms < least_ms:
-        return f"has run for {ran_ms} of the {least_ms} ms for which its queue lets nobody preempt it"
-    return ""
-
-
 KEPT = -1
 """Level of those that are not to be moved."""
 RESTART_MS = 60_000
-"""What stopping and starting anew takes besides lost work: to pull images, load weights and connect. An assumption."""
-Rows = np.ndarray[Any, np.dtype[Any]]
+"""The time of a stop and a new start besides lost work: to pull images, load weights and connect. An assumption."""
 
 
 class Movable:
-    """Who may be moved, and what that costs, as columns over all workload rows."""
+    """The workloads that may be moved, and the cost of each move, as columns over all workload rows."""
 
     def __init__(self, state: State, now_ms: int) -> None:
         self._state = state
@@ -236,7 +189,7 @@ class Movable:
         self.cost: Rows = np.zeros(size, np.int64)
         """Both together, times the share of the cell that it holds in parts per million."""
         self.kept_because: dict[str, Rows] = {}
-        """Why some may not be moved -> their rows."""
+        """The reason why some may not be moved -> their rows."""
         self.allowed: Rows = np.zeros(size, bool)
         rows = bound_rows(state)
         if len(rows):
@@ -298,8 +251,8 @@ class Movable:
         level[rows[goes[view(w.cls)[rows]]]] = 0
         return level
 
-    def said(self, rows: Rows, level: Rows) -> str:
-        """Why those of these workloads that stand in the way may not be moved."""
+    def reasons(self, rows: Rows, level: Rows) -> str:
+        """The reasons why those of these workloads that stand in the way may not be moved."""
         concerned: Rows = np.zeros(len(level), bool)
         concerned[rows] = True
         counts = [(int(concerned[kept].sum()), why) for why, kept in self.kept_because.items()]

@@ -1,14 +1,13 @@
-"""Preemption: whom a workload that waits may have stopped so that it can start.
+"""Preemption: the workloads that a waiting workload may have stopped so that it can start.
 
 A victim is always a whole workload that is placed or running, of a preemptible priority class, and not being stopped
-for somebody already. Two rules say who may be one:
+for other work already. Two rules allow it:
 
 - Its own queue: work of lower priority, if the class of the preemptor may preempt.
-- Other queues: work of a queue that uses more than its nominal quota, in what the preemptor lacks. The preemptor's own
-  queue must stay within its nominal quota with it; the preemptor's queue says whether it takes back its quota from
-  anybody, from lower priorities only, or never. Every cohort between the victim's queue and the common ancestor must be
-  above its quota too, and before each victim is taken they must be so still: what a queue has within its nominal quota
-  nobody else touches.
+- Other queues: work of a queue that uses more than its nominal quota of the missing resources. The preemptor's own
+  queue must stay within its nominal quota with it. That queue says whether it reclaims quota from anybody, from lower
+  priorities only, or never. Every cohort between the victim's queue and the common ancestor must be above its quota
+  too, and still be so before each victim is taken: nobody else touches use within a queue's nominal quota.
 
 A workload that was preempted itself preempts nobody until it has waited for a while (`Workloads.may_preempt_at`).
 
@@ -16,11 +15,11 @@ Spared are: work that has not run for its queue's minimum runtime, expired burst
 than MIN_TURN_MS ago and has started again; more workloads of a queue than its limit on disruptions allows; and work
 preempted THRASH times within the last hour, unless by a higher priority.
 
-Among them the order of sacrifice is: expired burst, overrun backfill, burst, other borrowed quota, lower priority in
-the own queue; within each of these, lower priorities first. Then the least lost work counts: the time since the last
-checkpoint, or none where a checkpoint can be written when asked, times the share of the cell that the workload holds
+The order of sacrifice is: expired burst, overrun backfill, burst, other borrowed quota, lower priority in the own
+queue; within each of these, lower priorities first. Then the least lost work counts. It is the time since the last
+checkpoint, or none where a checkpoint can be written on request, times the share of the cell that the workload holds
 (its largest of any resource, in millionths). `engine.scheduling.victims` finds the set. It is taken only if the
-preemptor then really starts, and if it would not without any single one of them.
+preemptor then really starts, and would not start with any one of them spared.
 """
 
 from __future__ import annotations
@@ -38,14 +37,13 @@ from engine.capacity.index import NOWHERE
 from engine.capacity.task_shapes import Shape
 from engine.capacity.topology import domain_room, levels_asked
 from engine.model import events as ev
-from engine.model.columns import view
+from engine.model.columns import Rows, view
 from engine.model.specs import HOUR_MS, RESOURCES, WorkloadState
 from engine.placement.gang_placement import Claim, place, unplace
 from engine.scheduling.victim_candidates import Quota, VictimCandidates
 from engine.scheduling.victims import cheapest, cheapest_in_one
 from engine.state import allocations
 from engine.state import workloads as wl
-from engine.state.allocations import Rows
 from engine.state.cell_state import BOUND, State
 from engine.state.queue_tree import Charge, Lack, QueueTree
 from engine.state.workloads import NONE
@@ -77,21 +75,21 @@ class SacrificeTier(IntEnum):
 
 
 CAUSES = {
-    SacrificeTier.EXPIRED_BURST: ev.REQUEUE_CAUSES.index("expired burst"),
-    SacrificeTier.OVERRUN_BACKFILL: ev.REQUEUE_CAUSES.index("overran backfill"),
-    SacrificeTier.BURST: ev.REQUEUE_CAUSES.index("reclaimed"),
-    SacrificeTier.BORROWED: ev.REQUEUE_CAUSES.index("reclaimed"),
-    SacrificeTier.LOWER_PRIORITY: ev.REQUEUE_CAUSES.index("lower priority"),
+    SacrificeTier.EXPIRED_BURST: ev.EVICTION_CAUSES.index("expired burst"),
+    SacrificeTier.OVERRUN_BACKFILL: ev.EVICTION_CAUSES.index("overran backfill"),
+    SacrificeTier.BURST: ev.EVICTION_CAUSES.index("reclaimed"),
+    SacrificeTier.BORROWED: ev.EVICTION_CAUSES.index("reclaimed"),
+    SacrificeTier.LOWER_PRIORITY: ev.EVICTION_CAUSES.index("lower priority"),
 }
 
 
 class Preemption(NamedTuple):
-    """Whom to stop, and what the preemptor gets."""
+    """The workloads to stop, and the preemptor's gain."""
 
     victims: tuple[tuple[int, int], ...]
-    """(workload row, index into REQUEUE_CAUSES), oldest first."""
+    """(workload row, index into EVICTION_CAUSES), oldest first."""
     claims: list[Claim]
-    """Where the preemptor goes once they are gone. Nothing is claimed yet."""
+    """The preemptor's place once they are gone. Nothing is claimed yet."""
     delay_ms: int
     """Time until the last of them has written its checkpoint; 0 when none is asked to."""
 
@@ -104,7 +102,7 @@ def may_preempt(state: State, row: int) -> bool:
 
 
 def _may_take_back(state: State, row: int) -> bool:
-    """Whether some other queue of the tree is above its quota, and the workload's own would not be with it."""
+    """True if some other queue of the tree is above its quota, and the workload's own would not be with it."""
     w, queues = state.workloads, state.queues
     queue = w.queue[row]
     if queues.specs[queue].reclaim == "never" or not queues.others_borrow(queue):
@@ -135,15 +133,16 @@ def find(
 
 
 def alike(state: State, row: int, shapes: tuple[Shape, ...], victim: int) -> list[tuple[int, int]]:
-    """Whom `find` would name for the workload and those like it that follow, one for each, in that order: (workload
-    row, index into REQUEUE_CAUSES). `victim` is whom the one before it took the place of; both are of one task and ask
-    for the same (`engine.scheduling.workload_admission`). Empty where that cannot be told in advance."""
+    """The victims that `find` would name for the workload and those like it that follow, one for each, in that order:
+    (workload row, index into EVICTION_CAUSES). `victim` is the one that the previous preemptor replaced; both are of
+    one task and request the same (`engine.scheduling.workload_admission`). Empty where that cannot be told in advance.
+    """
     counts = state.workloads.class_at(row).least
     return _Search(state, row, shapes, counts, state.charge_if(row, shapes, counts)).alike(victim)
 
 
 def asks_for_the_same(state: State, one: int, other: int) -> bool:
-    """Whether both classes are of one task and ask for the same quantities, no part of a device among them."""
+    """True if both classes are of one task and request the same quantities, no part of a device among them."""
     a, b = state.workloads.classes[one], state.workloads.classes[other]
     return a.single and b.single and not a.shapes[0].part and a.groups[0].request == b.groups[0].request
 
@@ -156,14 +155,16 @@ def still_victims(
     charge: Charge,
     victims: Sequence[int],
 ) -> dict[int, int]:
-    """Of victims chosen for the workload earlier: those that may be stopped for it as things are now -> why, as an
-    index into REQUEUE_CAUSES."""
+    """The victims chosen for the workload earlier that may still be stopped for it -> the cause, as an index into
+    EVICTION_CAUSES.
+    """
     return _Search(state, row, shapes, counts, charge).still(victims)
 
 
 def likely_ends(state: State, rows: Rows) -> Rows:
-    """When placed and running workloads are likely to end: by their estimates, or, for those that give none, by what
-    the last two of their class took. FOREVER for those of which nothing is known, and those that are overdue."""
+    """The likely ends of placed and running workloads: by their estimates, or, for those without one, by the run time
+    of the last two of their class. FOREVER for unknown and for overdue ones.
+    """
     w = state.workloads
     estimate = np.array([c.estimate_ms for c in w.classes], np.int64)
     took, before = view(w.took), view(w.took_before)
@@ -177,7 +178,7 @@ def likely_ends(state: State, rows: Rows) -> Rows:
 
 
 def waiting_is_better(state: State, rows: Rows, delay_ms: int = 0) -> bool:
-    """Whether all these workloads are likely to end by themselves so soon that nobody is to be stopped for that."""
+    """True if all these workloads are likely to end by themselves so soon that none is to be stopped for that."""
     patience = state.settings.preempt_after_ms
     if not patience or not len(rows):
         return False
@@ -198,8 +199,9 @@ def lets_start(
     *,
     borrow: bool = True,
 ) -> bool:
-    """Whether the workload fits, in quota (its own, unless it may `borrow`) and on nodes, once these rows are gone. The
-    state is left as it was."""
+    """True if the workload fits, in quota (its own, unless it may `borrow`) and on nodes, once these rows are gone. The
+    state is left unchanged.
+    """
     charge = state.charge_if(row, shapes, counts)
     w, queues = state.workloads, state.queues
     with queues.trial():
@@ -220,7 +222,7 @@ def _queues_without(state: State, rows: Sequence[int]) -> QueueTree:
 def _placed_without(
     state: State, shapes: tuple[Shape, ...], counts: tuple[int, ...], rows: Sequence[int]
 ) -> list[Claim] | None:
-    """Where a gang would go if these workloads were gone; None when it would not fit."""
+    """The place of a gang if these workloads were gone; None when it would not fit."""
     with off_nodes(state, rows):
         claims = place(state.capacity, shapes, counts)
         if claims is not None:
@@ -257,7 +259,7 @@ def _shift_on_nodes(state: State, row: int, sign: int) -> None:
 
 
 class _Search:
-    """One preemptor in search of its victims."""
+    """A preemptor's search for its victims."""
 
     def __init__(
         self, state: State, row: int, shapes: tuple[Shape, ...], counts: tuple[int, ...], charge: Charge
@@ -364,7 +366,7 @@ class _Search:
         return devices or frozenset(slot for slot, _ in self.charge)
 
     def _may_take_back(self) -> bool:
-        """Whether the preemptor keeps within its queue's nominal quota and somebody else does not."""
+        """True if the preemptor keeps within its queue's nominal quota and another queue does not."""
         queues = self.state.queues
         if queues.specs[self.queue].reclaim == "never":
             return False
@@ -392,7 +394,7 @@ class _Search:
     # -- who, and at what cost ----------------------------------------------------------------------------------------
 
     def _candidates(self, sources: Sources) -> VictimCandidates | None:
-        """Everybody who may be a victim; None when nobody may."""
+        """The possible victims; None when there are none."""
         w = self.state.workloads
         rows = np.flatnonzero(np.logical_or.reduce([view(w.state) == state for state in BOUND]))
         rows = rows[view(w.preempting)[rows] == NONE]
@@ -440,7 +442,7 @@ class _Search:
         return tier
 
     def _burst_is_over(self, queue: int) -> bool:
-        """Whether the window of a burst that the queue has a part in has passed, and use is above the ceiling still."""
+        """True if the window of a burst that the queue has a part in has passed, and use is above the ceiling still."""
         queues = self.state.queues
         return any(
             queues.burst_state(vertex, self.state.now_ms) != "burst" and bool(queues.burst_excess(vertex))
@@ -457,7 +459,7 @@ class _Search:
         return np.asarray(view(w.rated)[rows] + np.maximum(slowed, 1))
 
     def _thrashed(self, rows: Rows) -> Rows:
-        """Those that were preempted so often lately that only a higher priority may do it again."""
+        """Workloads preempted so often lately that only a higher priority may do it again."""
         w = self.state.workloads
         marks = np.zeros(len(rows), bool)
         for i in np.flatnonzero(view(w.evictions)[rows] >= THRASH).tolist():
@@ -470,7 +472,7 @@ class _Search:
         count = 0
         entry = w.history[row]
         while entry != NONE and w.history_at[entry] > self.state.now_ms - HOUR_MS:
-            if w.history_what[entry] == wl.REQUEUED:
+            if w.history_what[entry] == wl.EVICTED:
                 count += w.history_detail[entry] & 255 in ev.PREEMPTIONS
             entry = w.history_previous[entry]
         return count
@@ -534,8 +536,9 @@ class _Search:
                 state.shift_company(row, 1)
 
     def _bound_by(self, candidates: VictimCandidates) -> list[int]:
-        """Those who may be victims and count for the bonds of the preemptor: the nodes that they bar are looked at as
-        if they were gone, because they may be."""
+        """Possible victims that count for the bonds of the preemptor. The nodes that they bar are looked at as if they
+        were gone, because they may be.
+        """
         terms = self.shapes[0].terms
         if terms is None:
             return []
@@ -591,10 +594,10 @@ class _Search:
 
 
 class _Limits:
-    """What a set of victims must keep to: limits on disruptions, and the quota of the queues they come from.
+    """The limits on a set of victims: disruptions, and the quota of the queues they come from.
 
     A queue may be taken from while it is above its quota. So of the victims below a vertex all but the largest must
-    together be less than what it has above.
+    together be less than its excess.
     """
 
     def __init__(self, search: _Search, sources: Sources) -> None:
@@ -638,7 +641,9 @@ class _Limits:
             self._sums[at] -= quantity
 
     def _way(self, row: int, queue: int) -> tuple[Place, ...] | None:
-        """Where it counts; nowhere when it is of the preemptor's own queue; None when it may not be taken."""
+        """The vertices at which it counts; none when it is of the preemptor's own queue; None when it may not
+        be taken.
+        """
         ways = self._sources.get(queue)
         if ways is None:
             return ()

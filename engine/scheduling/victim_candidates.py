@@ -1,10 +1,8 @@
-"""The cell as a request sees it that others must make room for: who could give how much, and greed among them.
+"""Victim candidates: the cell as a preemptor's request sees it, and the greedy choice among those who could give way.
 
-The cell as a request sees it that others must make room for: who could give how much of what is missing, and where.
-
-`VictimField` has everybody in columns; `Detail` has a few nodes and workloads in plain lists, to decide one at a time.
-
-Greed among possible victims, from both ends: taking who is cheapest, and sparing who costs most for what is lost.
+`VictimField` has all candidates in columns, with the capacity that each could give, and where. `Detail` has a few nodes
+and workloads in plain lists, to decide one at a time. The greedy choice runs from both ends: taking the cheapest, and
+sparing the most expensive for the room they give.
 """
 
 from __future__ import annotations
@@ -22,17 +20,17 @@ from engine.capacity import mig
 from engine.capacity.devices import device_numbers, instances
 from engine.capacity.index import Capacity
 from engine.capacity.task_shapes import Shape
-from engine.model.columns import view
-from engine.state.allocations import DEVICE, Allocations, RequestColumns, Rows
+from engine.model.columns import Rows, view
+from engine.state.allocations import DEVICE, Allocations, RequestColumns
 
 Ask = tuple[Shape, int]
 """(shape, tasks wanted)"""
 Fits = Callable[[list[int]], bool]
-"""Whether the request really fits once these workload rows are gone."""
+"""True if the request really fits once these workload rows are gone."""
 
 
 class VictimCandidates(NamedTuple):
-    """Who may be a victim, as columns over all workload rows."""
+    """The possible victims, as columns over all workload rows."""
 
     level: Rows
     """int16: the rank in which workloads are sacrificed, lowest first; -1 for those that are not to be touched."""
@@ -46,7 +44,7 @@ class Quota(NamedTuple):
     amount: Rows
     """int64: what each workload row would give back."""
     short: int
-    """How much is missing."""
+    """The missing amount."""
 
 
 class VictimLimits(Protocol):
@@ -60,14 +58,14 @@ class VictimLimits(Protocol):
 
 
 class DeviceUnit(NamedTuple):
-    """What devices are counted in: whole ones, shares of one size, or MIG instances of one profile."""
+    """The unit of devices: whole ones, shares of one size, or MIG instances of one profile."""
 
     milli: int
     kinds: tuple[int, ...]
-    """Of instances: index into `mig.KINDS` by pool, -1 where there are none; empty otherwise."""
+    """Kind of instances: index into `mig.KINDS` by pool, -1 where there are none; empty otherwise."""
 
     def on_device(self, number: int, pool: int) -> int:
-        """How many there are on a device, given as a number of `engine.capacity.mig`."""
+        """The number of units on a device, given as a number of `engine.capacity.mig`."""
         if self.kinds:
             return mig.instances_of(number, self.kinds[pool])
         return max(number, 0) // self.milli
@@ -126,7 +124,7 @@ class VictimField:
         self.slots = self.base_slots
         """Per ask: slots on each node with everybody opened gone."""
         self.given = [0] * len(quotas)
-        """What everybody opened would give back."""
+        """The total that all opened candidates would give back."""
         self.opened = np.zeros(len(candidates.level), bool)
         self.workload: Rows = np.empty(0, np.int32)
         self.node: Rows = np.empty(0, np.int32)
@@ -143,7 +141,7 @@ class VictimField:
         self.numbers: Rows = device_numbers(capacity) if self.any_shares else np.empty(0, np.int64)
         """Every device with nobody gone, as a number of `engine.capacity.mig`."""
         self._numbers = self.numbers.copy()
-        """With everybody opened gone."""
+        """Device numbers with all opened candidates gone."""
 
     def _add_dimensions(self, shapes: list[Shape]) -> None:
         c = self.capacity
@@ -183,12 +181,12 @@ class VictimField:
         return np.asarray(room * self.usable[ask])
 
     def enough(self) -> bool:
-        """Whether it would do, by the counts, if everybody opened were gone."""
+        """True if it would do, by the counts, if all opened were gone."""
         slots = zip(self.slots, self.counts, strict=True)
         return all(int(each.sum()) >= count for each, count in slots) and self.quotas_met()
 
     def quotas_met(self) -> bool:
-        """Whether everybody opened would give back the quota asked for."""
+        """True if all opened would give back the requested quota."""
         return all(given >= quota.short for given, quota in zip(self.given, self.quotas, strict=True))
 
     def open_by_level(self, allocations: Allocations, classes: Rows) -> Iterator[int]:
@@ -230,14 +228,14 @@ class VictimField:
         ]
 
     def amounts(self, pieces: Rows) -> Rows:
-        """What the pieces hold, by piece and dimension; parts of devices apart."""
+        """The content of the pieces, by piece and dimension; parts of devices apart."""
         columns = [table[self.entry[pieces]] * self.count[pieces] for table in self.tables]
         for dimension, each in self.per_device.items():
             columns[dimension] = columns[dimension] * each[self.node[pieces]]
         return np.stack(columns, axis=1).astype(np.int64)
 
     def _open_shares(self, before: int, devices: Rows) -> None:
-        """Of the pieces from `before` on, those that hold a part of one device."""
+        """The pieces from `before` on that hold a part of one device."""
         share = self.requests.parts_of_devices().take(self.entry[before:]) * self.count[before:]
         first = view(self.capacity.device_base).take(self.node[before:])
         burdens = mig.burdens(devices)
@@ -296,16 +294,16 @@ class Detail:
         self.shares = field.burden[pieces] if field.any_shares else np.zeros(len(pieces), np.int64)
         self.amounts = field.amounts(pieces)
         self.usable = np.stack([usable[nodes] for usable in field.usable], axis=1)
-        """By node and ask."""
+        """True by node and request if it may be used."""
         self.base = np.stack([free[nodes] for free in field.base], axis=1)
-        """By node and dimension: what is free with nobody gone."""
+        """Free capacity with nobody gone, by node and dimension."""
         self.free: list[list[int]] = self.base.tolist()
         self.slots: list[tuple[int, ...]] = list(
             zip(*(slots[nodes].tolist() for slots in field.base_slots), strict=True)
         )
         self.wants = field.wants
         self._only_wants = [want for _, want in field.wants[0]] if self.asks == 1 else None
-        """With one ask every dimension is wanted, and every node usable."""
+        """True with one request: every dimension is wanted, and every node usable."""
         self._units = list(field.units.items())
         self._pools: list[int] = view(field.capacity.pool)[nodes].tolist()
         devices = np.zeros(len(pieces), np.int64)
@@ -387,7 +385,7 @@ class Detail:
             self.have[at] += sign * amounts[gang]
 
     def enough(self) -> bool:
-        """Whether nothing is missing, by the counts."""
+        """True if nothing is missing, by the counts."""
         return all(map(ge, self.have, self.needs))
 
     def victims(self) -> list[int]:
@@ -395,7 +393,7 @@ class Detail:
         return [row for row, gone in zip(self.rows, self.gone, strict=True) if gone]
 
     def costliest(self) -> list[int]:
-        """Those that are gone, the costliest first, the oldest of equals."""
+        """The chosen victims, the costliest first, the oldest of equals."""
         gone = [gang for gang, gone in enumerate(self.gone) if gone]
         return sorted(gone, key=lambda gang: (-self.cost[gang], gang))
 
@@ -464,7 +462,7 @@ class GreedyWalk:
                 yield gang
 
     def instead_of(self, gang: int) -> list[int]:
-        """Who would be chosen in the place of one that is gone."""
+        """The candidates that would be chosen in the place of one that is gone."""
         detail = self.detail
         detail.restore(gang)
         self._banned[gang] = 1

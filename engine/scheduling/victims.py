@@ -1,32 +1,30 @@
-"""Victim selection: the cheapest whole workloads to remove so that a request fits, also within one domain.
+"""Victim selection: the cheapest whole workloads to remove so that a request fits, anywhere or within one domain.
 
-Victim selection: the cheapest whole workloads to remove so that a request fits.
-
-Pure choice over arrays. Who may be a victim, in which rank and at what cost, is policy (`engine.scheduling.preemption`)
-and given. Wanted is, among the sets whose removal makes room for every task asked for and gives back the quota asked
-for, the one with, in this order: the lowest highest level, the least cost, the fewest victims, the youngest victims.
+A pure choice over arrays. Policy decides who may be a victim, in which rank and at what cost
+(`engine.scheduling.preemption`). Among the sets whose removal makes room for every task and gives back the missing
+quota, the wanted one has, in this order: the lowest highest level, the least cost, the fewest victims, the youngest
+victims.
 
 1. Levels are opened from the lowest until the room and quota of all that is open suffice. No set does with less.
-2. Every open workload gets a unit price: its cost over what it contributes to what is missing. A node's price is the
-   sum over what it holds; the nodes with the cheapest slots, a few times as many as needed, are looked at closely.
+2. Every open workload gets a unit price: its cost over its contribution to the shortage. A node's price is the sum over
+   its workloads. The nodes with the cheapest slots, a few times as many as needed, are looked at closely.
 3. Greedy: the cheapest slots first. A workload already chosen costs nothing on its other nodes, and prices are worked
-   out anew as less is missing.
-4. Reprieve: whoever is not needed is spared, the most important and costliest first, until nobody can be.
+   out anew as the shortage shrinks.
+4. Reprieve: workloads that are not needed are spared, the most important and costliest first, until none can be.
 5. Greed sees each workload alone, and does badly where several only together make room. So in cells that are not too
-   large the same is done in reverse: all go, and those are spared first that cost most for what is lost without them
+   large the same is done in reverse: all go, and those are spared first that cost most for the room they give
    (as in Charikar's peeling for densest subgraphs, APPROX 2000). The better set of the two is taken.
 6. The choice among the costliest victims and those that might take their place is made anew by branch and bound. With
-   up to CORE candidates that is everybody, and the answer is exact; in larger cases it is the core of a knapsack, where
-   greed errs (Balas and Zemel, "An algorithm for large zero-one knapsack problems", Operations Research 28(5), 1980).
+   up to CORE candidates that is all of them, and the answer is exact; in larger cases it is the core of a knapsack,
+   where greed errs (Balas and Zemel, "An algorithm for large zero-one knapsack problems", Operations Research 28(5),
+   1980).
 
 A slot is room for one task. Counting slots is exact for one group of equal tasks. Several groups compete for the same
 nodes, and then only the caller can tell whether a set is enough: the argument `fits`.
 
-Victims for a gang that must be in one domain of the topology: room is worth something only where all of it is.
-
-The domains in which the request would fit if everybody who may go were gone are ranked by what that would cost at
-least, each workload's cost spread evenly over what it has in the domain. `engine.scheduling.victims` looks closely at
-the first few, one at a time; the cheapest set of these is taken.
+A gang that must be in one domain of the topology gains only from room inside it. Domains in which the request would fit
+without any candidate are ranked by a lower bound of the cost, with each workload's cost spread evenly over its part in
+the domain. The first few are looked at closely, one at a time, and the cheapest set is taken.
 """
 
 from __future__ import annotations
@@ -37,6 +35,7 @@ from functools import reduce
 import numpy as np
 
 from engine.capacity.index import Capacity
+from engine.model.columns import Rows
 from engine.scheduling.victim_candidates import (
     Ask,
     Detail,
@@ -49,7 +48,7 @@ from engine.scheduling.victim_candidates import (
     VictimLimits,
     unit_prices,
 )
-from engine.state.allocations import Allocations, RequestColumns, Rows
+from engine.state.allocations import Allocations, RequestColumns
 
 AMPLE = 2
 """Slots looked at closely, as a multiple of those missing."""
@@ -58,13 +57,13 @@ STEPS = (8, 1)
 FEW_NODES = 64
 """Nodes looked at closely in any case."""
 SAMPLED = 16
-"""Of that many nodes one is looked at to find out which prices are low."""
+"""One node out of this many is sampled to find out which prices are low."""
 UNLIKELY = 4
-"""What is on no cheap node at all is taken to contribute that much less than it might."""
+"""Factor by which a workload on no cheap node is taken to contribute less than it might."""
 EXCHANGE_WORK = 4000
 """Pieces priced in search of others for the costliest victims."""
 PEELED = 4
-"""That many times as many slots are peeled down as are looked at closely."""
+"""Multiple of the closely examined slots from which peeling starts."""
 CORE = 32
 """Workloads among which the choice is exact."""
 CORE_PIECES = 1000
@@ -72,7 +71,7 @@ CORE_PIECES = 1000
 CORE_WORK, WHOLE_WORK = 3000, 60_000
 """Node updates after which branch and bound settles for the best found: in a core, and where that is everybody."""
 STEP_WORK, ASKING_WORK = 8, 100
-"""What a step of branch and bound costs besides, and what asking the caller does, in node updates."""
+"""Further cost of a step of branch and bound, and cost of asking the caller, in node updates."""
 
 
 def cheapest(
@@ -105,7 +104,7 @@ def cheapest(
 
 
 class _Selection:
-    """One search among everybody opened."""
+    """One search among all opened candidates."""
 
     def __init__(self, field: VictimField, limits: VictimLimits | None, fits: Fits | None) -> None:
         self.field = field
@@ -115,7 +114,7 @@ class _Selection:
         least = int(len(field.counts) > 1)
         self.missing = [max(count - total, least) for count, total in zip(field.counts, field.base_total, strict=True)]
         self.missing += [max(quota.short, 0) for quota in field.quotas]
-        """What is missing with nobody gone: slots of each ask, then quotas."""
+        """The shortage with nobody gone: slots of each request, then quotas."""
         self.gain = self._gains()
         """Per node: what everybody there contributes, in wholes of what is missing."""
         self.parts = self._contributions()
@@ -143,7 +142,7 @@ class _Selection:
         return parts
 
     def _contributions_to(self, ask: int) -> Rows:
-        """What each piece holds of the dimension of which it holds most, of those that are scarce on its node."""
+        """The part of each piece in the dimension of which it holds most, of those that are scarce on its node."""
         field, missing = self.field, self.missing[ask]
         useful = field.usable[ask]
         pattern: Rows = np.zeros(len(useful), np.int32)
@@ -220,7 +219,7 @@ class _Selection:
         return detail.victims()
 
     def _worth(self, rows: list[int]) -> tuple[float, int]:
-        """What is minimised, among sets that are enough; no set is the worst."""
+        """The value to minimise among sets that are enough; no set is the worst."""
         return (sum(self.field.candidates.cost[rows].tolist()), len(rows)) if rows else (np.inf, 0)
 
     def _retake(self, old: list[int], new: list[int]) -> bool:
@@ -240,8 +239,9 @@ class _Selection:
         return True
 
     def _peeled(self) -> list[int]:
-        """What is left of all near the cheapest slots when those are spared, one after another, that cost most for what
-        is lost without them; empty when that is not enough. It sees what only several together make free."""
+        """The rest of all near the cheapest slots when those are spared, one after another, that cost most for the room
+        they give; empty when that is not enough. It sees room that only several together make.
+        """
         detail = self._shortlist(AMPLE * PEELED)
         for gang in range(len(detail.rows)):
             detail.remove(gang)
@@ -295,11 +295,11 @@ class _Selection:
         return np.where(there > 0, there, whole / UNLIKELY)
 
     def _cheap_pieces(self, ample: int | None) -> Rows:
-        """What there is on the nodes with the cheapest slots, `ample` times as many as are missing; on all when that is
+        """The pieces on the nodes with the cheapest slots, `ample` times as many as are missing; on all when that is
         None.
 
-        A workload's unit price supposes that all it contributes is of use. So the choice is narrowed in steps, and each
-        counts only what is on the nodes of the step before.
+        A workload's unit price supposes that all of its contribution is of use. So the choice is narrowed in steps, and
+        each counts only pieces on the nodes of the step before.
         """
         field = self.field
         gain = self.gain
@@ -368,7 +368,7 @@ class _Selection:
                     detail.remove(gang)
 
     def enough(self, detail: Detail) -> bool:
-        """Whether the request fits with those gone."""
+        """True if the request fits with those gone."""
         return detail.enough() and (self.fits is None or self.fits(detail.victims()))
 
 
@@ -400,9 +400,9 @@ class _Core:
         self._best = [gang for gang in self._order if detail.gone[gang]]
         self._worth: tuple[float, int, list[int]] = self._worth_of(self._best) if known else (np.inf, 0, [])
         self._least = detail.copy()
-        """With those gone that are decided to go."""
+        """The detail with the decided victims gone."""
         self._most = detail.copy()
-        """With the undecided gone too."""
+        """The detail with the undecided gone too."""
         for gang in self._order:
             if detail.gone[gang]:
                 self._least.restore(gang)
@@ -413,7 +413,7 @@ class _Core:
         self._work = 0
 
     def _worth_of(self, gangs: list[int]) -> tuple[int, int, list[int]]:
-        """What is minimised: cost, number, age."""
+        """The value to minimise: cost, number, age."""
         detail = self._detail
         return sum(detail.cost[g] for g in gangs), len(gangs), sorted(-detail.rows[g] for g in gangs)
 
@@ -473,7 +473,7 @@ class _Core:
                 self._limits.untake(row)
 
     def _hopeless(self, place: int, cost: int, count: int) -> bool:
-        """Whether even parts of workloads, the most for their cost first, would make it no better than the best."""
+        """True if even parts of workloads, the most for their cost first, would make it no better than the best."""
         more_cost = more = 0
         for options, have, need in zip(self._options, self._least.have, self._least.needs, strict=True):
             lacking = need - have
@@ -513,8 +513,9 @@ def cheapest_in_one(
     limits: Callable[[], VictimLimits | None] = lambda: None,
     fits: Fits | None = None,
 ) -> list[int] | None:
-    """As `engine.scheduling.victims.cheapest`, for a request that fits only into one domain. `domains`: that of every
-    node; `limits` makes a fresh count for each search."""
+    """The cheapest set for a request that fits only into one domain. `domains`: that of every node; `limits` makes a
+    fresh count for each search.
+    """
     field = VictimField(capacity, requests, asks, quotas, candidates)
     if len(_feasible(field, domains)) and field.quotas_met() and (fits is None or fits([])):
         return []
@@ -580,6 +581,6 @@ def _estimates(field: VictimField, domains: Rows) -> Rows:
 
 
 def _worth(candidates: VictimCandidates, victims: list[int]) -> tuple[int, int, int, list[int]]:
-    """What is least for the set that is wanted: highest level, cost, number, age."""
+    """The value to minimise for the wanted set: highest level, cost, number, age."""
     levels = candidates.level[victims]
     return int(levels.max(initial=-1)), int(candidates.cost[victims].sum()), len(victims), [-row for row in victims]

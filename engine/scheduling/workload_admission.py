@@ -1,20 +1,14 @@
-"""Admission of one workload in a pass: started, promised a time, or started by preemption.
+"""The admission of one workload in a pass: it starts, is promised a time, starts by preemption, or waits.
 
-Elastic workloads: those that run give tasks away for what waits, and get more when nothing does.
+Admission checks its queue, quota, capacity and the promises to others. Elastic workloads that run give up tasks for
+waiting work, and get more when nothing waits. A preemption stops its victims so that the workload starts, at once or
+after they have saved their work; `engine.scheduling.preemption` chooses them.
 
-Preemptors of one kind, one after the other: each takes the place of one victim that is just as large.
-
-Thousands of equal single tasks that preempt would each look at the whole cell and find the same: where every possible
-victim of the lowest level that helps asks for exactly what the preemptor asks for, each of them alone is enough, so the
-best set is the cheapest of them, the youngest of equals; and after the exchange room, quota and everybody else are as
+Thousands of equal single tasks that preempt would each look at the whole cell and find the same. If every possible
+victim of the lowest level that helps asks for exactly the preemptor's request, each of them alone is enough. The best
+set is then the cheapest of them, the youngest of equals; and after the exchange room, quota and all others are as
 before. So the second of such a run looks once, and the rest take the next in that order, as long as nothing else has
-happened meanwhile. What `engine.scheduling.preemption` would find for each of them is the same.
-
-Preemption carried out: have others stopped so that a workload starts, at once or when they have saved their work.
-Who may be stopped, and who is, `engine.scheduling.preemption` says.
-
-One workload: whether its queue, quota, capacity and the promises to others let it start now, and if not, what could
-be done about it.
+happened meanwhile. `engine.scheduling.preemption` would find the same victims one by one.
 """
 
 from __future__ import annotations
@@ -134,8 +128,7 @@ class Elastic:
         return donated
 
     def _needed(self, donated: list[Donated], shapes: tuple[Shape, ...], counts: tuple[int, ...]) -> list[Donated]:
-        """Those of the tasks, given back on the capacity, without which the gang does not fit; the others are taken
-        again."""
+        """The tasks, given back on the capacity, without which the gang does not fit; the others are taken again."""
         needed = []
         for donor, claim in reversed(donated):
             self._take_again(donor, claim)
@@ -170,10 +163,10 @@ class Elastic:
 
 
 Victim = tuple[int, int]
-"""(workload row, index into REQUEUE_CAUSES)"""
+"""(workload row, index into EVICTION_CAUSES)"""
 Kind = tuple[int, int, int, tuple[Shape, ...]]
 """(queue row, priority class row, class row, shapes)"""
-LOWER_PRIORITY = ev.REQUEUE_CAUSES.index("lower priority")
+LOWER_PRIORITY = ev.EVICTION_CAUSES.index("lower priority")
 
 
 class Exchange:
@@ -183,7 +176,7 @@ class Exchange:
         self._state = state
         self._kind: Kind | None = None
         self._version = -1
-        """Of the state when the last of the run had started."""
+        """Version of the state when the last of the run had started."""
         self._last = -1
         """Its victim."""
         self._next: list[Victim] | None = None
@@ -192,8 +185,9 @@ class Exchange:
         """A kind for which nobody was found that way, and when, cell ms: not to be looked for again at that time."""
 
     def next(self, row: int, shapes: tuple[Shape, ...]) -> Victim | None:
-        """Whom the workload, which may preempt and does not fit, takes the place of; None when it is no part of a
-        run, or others must be looked for."""
+        """The victim whose place the workload takes, given that it may preempt and does not fit; None when it is no
+        part of a run, or others must be looked for.
+        """
         state = self._state
         kind = self._kind_of(row, shapes)
         if self._version != state.version or self._kind != kind:
@@ -222,8 +216,9 @@ class Exchange:
         return w.queue[row], w.priority[row], w.cls[row], shapes
 
     def _is_even(self, row: int, shapes: tuple[Shape, ...], victims: tuple[Victim, ...]) -> bool:
-        """Whether one task has taken the place of an equal one of lower priority, and nothing but room and quota
-        counts for either."""
+        """True if one task has taken the place of an equal one of lower priority, and room and quota alone count for
+        either.
+        """
         state = self._state
         w, queue = state.workloads, state.workloads.queue[row]
         ((victim, cause), *others) = victims
@@ -262,14 +257,14 @@ class Preemptor:
         """(version, cell ms) of the state."""
 
     def anyone_preempts(self) -> bool:
-        """Whether some workload may preempt others as things are."""
+        """True if some workload may preempt others as things are."""
         state = self._state
         return any(spec.preemption != "never" for spec in state.workloads.priority_classes) or (
             state.queues.anyone_borrows()
         )
 
     def is_waited_for(self) -> bool:
-        """Whether something waits that might preempt."""
+        """True if something waits that might preempt."""
         state = self._state
         return self.anyone_preempts() and any(
             preemption.may_preempt(state, group.rows[group.front]) for group in state.pending.groups.values()
@@ -332,7 +327,7 @@ class Preemptor:
         return True
 
     def _all_end_soon(self) -> bool:
-        """Whether everything that runs is likely to end soon: then nobody is worth looking for."""
+        """True if all running work is likely to end soon: then no victim is looked for."""
         state = self._state
         if self._all_end_soon_at[0] != state.version:
             soon = preemption.waiting_is_better(state, preemption.bound_rows(state))
@@ -408,8 +403,9 @@ class Admission:
         return verdict
 
     def closed_gate(self, row: int) -> CandidateVerdict | None:
-        """Why the workload is not even tried: its queue is closed, its array has its fill, its reservation has not
-        begun, a budget or a cap is used up. None when it is."""
+        """The gate that keeps the workload from being tried: its queue is closed, its array has its fill, its
+        reservation has not begun, a budget or a cap is used up. None when all are open.
+        """
         state, w = self._state, self._state.workloads
         if not state.queues.is_open(w.queue[row]):
             return CandidateVerdict.QUEUE_CLOSED

@@ -1,15 +1,11 @@
-"""Who has what where: one row for tasks of one group on one node, many nodes at once, and requests of classes.
+"""Allocations: one row for the tasks of one group of one workload on one node, chained per workload and per node.
 
-Who has what where: one row for tasks of one group of one workload on one node, chained per workload and per node.
+The functions for many nodes at once place a gang with a task on each of a thousand nodes in a few vector operations.
+They take each node at most once, and serve requests without devices, or for whole devices that are known or are all
+that is free. They leave exactly what the one-node functions of this module and of `engine.capacity.index` would leave,
+up to the numbering of rows.
 
-The same steps for many nodes at once: a gang with a task on each of a thousand nodes costs a few vector operations.
-
-For requests without devices, and for whole devices that are known: which devices a task gets is chosen node by node,
-unless it gets all that are free there. Every function takes each node at most once, and leaves exactly what the
-one-node functions of `engine.capacity.index` and `engine.state.allocations` would leave, up to the numbering of
-allocation rows.
-
-Requests of the classes of workloads, as columns, so that victims are found without a look at each class.
+The requests of all workload classes are columns too, so that victims are found without a look at each class.
 """
 
 from __future__ import annotations
@@ -24,10 +20,9 @@ import numpy as np
 from engine.capacity.devices import PoolIndex
 from engine.capacity.index import NOWHERE, Capacity
 from engine.capacity.task_shapes import Shape, size_class
-from engine.model.columns import Table, view
+from engine.model.columns import Numbers, Rows, Table, view
 from engine.state.workloads import WorkloadClass
 
-Numbers = np.ndarray[Any, np.dtype[Any]]
 NONE = -1
 
 
@@ -104,7 +99,7 @@ class Allocations(Table):
             row = self.next_on_node[row]
 
     def workloads_on(self, node: int) -> int:
-        """How many different workloads have a task on the node."""
+        """The number of different workloads with a task on the node."""
         return len({self.workload[row] for row in self.on_node(node)})
 
     def workloads_on_each(self) -> Numbers:
@@ -122,16 +117,15 @@ LEAST = 32
 """Nodes below which one at a time is quicker."""
 DEVICE = 1000
 """Milli-GPU of a whole device."""
-Rows = np.ndarray[Any, np.dtype[Any]]
 
 
 def worth_it(shape: Shape, nodes: int) -> bool:
-    """Whether to take so many nodes at once where no device is to be chosen."""
+    """True if so many nodes are worth taking at once where no device is to be chosen."""
     return nodes >= LEAST and not shape.gpu_milli
 
 
 def worth_shifting(shape: Shape, nodes: Rows) -> bool:
-    """Whether to shift capacity on these nodes at once, the devices being known."""
+    """True if the capacity of these nodes is worth shifting at once, the devices being known."""
     return len(nodes) >= LEAST and not shape.part and len(set(nodes.tolist())) == len(nodes)
 
 
@@ -294,7 +288,7 @@ def drop_many(allocations: Allocations, rows: Rows) -> None:
 
 
 class RequestColumns:
-    """What the classes of workloads ask for, as columns. The first three go by class, the others by (class, group)."""
+    """The requests of workload classes, as columns. The first three go by class, the others by (class, group)."""
 
     def __init__(self) -> None:
         self.first = array("i")
@@ -308,7 +302,7 @@ class RequestColumns:
         self.gpu_milli = array("q")
         self.disk = array("q")
         self.mig = array("b")
-        """Whether the devices asked for are one MIG instance."""
+        """True if the requested devices are one MIG instance."""
 
     def copy(self) -> RequestColumns:
         other = object.__new__(RequestColumns)

@@ -1,12 +1,8 @@
-"""Budgets: what tenants, teams and queues may spend in a window, and how events of prices and budgets change it.
+"""Budgets: the spending limits of tenants, teams and queues in a window, and the events that change prices and budgets.
 
-Budgets: what tenants, teams and queues may spend in a window, how much of it is gone, and what follows from that.
-
-A budget's meter runs at the sum of the rates of the accounts (`engine.state.ledger`) it covers, so the moment at
-which it is spent is known ahead: `BudgetWatch` acts exactly then. A window of whole days counts what was spent since it
-began, also before the budget was set; another counts from when it was set.
-
-What events of prices and budgets change in the state.
+A budget's meter runs at the sum of the rates of the accounts (`engine.state.ledger`) it covers. The moment at which it
+is spent is therefore known ahead, and `BudgetWatch` acts exactly then. A window of whole days counts everything spent
+since the window began, also before the budget was set. Any other window counts from when the budget was set.
 """
 
 from __future__ import annotations
@@ -23,14 +19,14 @@ from engine.model.columns import Table
 from engine.model.specs import BudgetSpec, WorkloadState
 from engine.state import workloads as wl
 from engine.state.ledger import DAY_MS, GRAINS, Meters
-from engine.state.pending_groups import Cause
+from engine.state.pending_work import Cause
 
 if TYPE_CHECKING:
     from engine.state.cell_state import State
 
 
 class BudgetStage(IntEnum):
-    """How far a budget is spent in the present window."""
+    """The stage of a budget's use in the present window."""
 
     OPEN = 0
     WARNED = 1
@@ -42,7 +38,7 @@ class BudgetStage(IntEnum):
 
 
 class BudgetOutlook(NamedTuple):
-    """Where a budget stands. Amounts in micro-USD, rounded down."""
+    """The standing of a budget. Amounts in micro-USD, rounded down."""
 
     spent: int
     rate: int
@@ -158,7 +154,7 @@ class Budgets(Table):
     # -- questions ----------------------------------------------------------------------------------------------------
 
     def spent_grains(self, row: int, now_ms: int) -> int:
-        """In the present window."""
+        """Spending in the present window."""
         return self.meters.amount(row, now_ms) - self.meters.amount_before(row, now_ms // self.meters.period[row])
 
     def stage_at(self, row: int, now_ms: int) -> BudgetStage:
@@ -172,7 +168,7 @@ class Budgets(Table):
         )
 
     def next_ms(self, row: int, now_ms: int) -> int:
-        """When its stage changes next: at the present rate, or because its window ends."""
+        """The time of its next stage: at the present rate, or because its window ends."""
         spec = self.specs[row]
         turn = now_ms // spec.window_ms
         if turn != self.turn[row]:
@@ -208,7 +204,7 @@ class Budgets(Table):
         return next((budget for budget in range(len(self.specs)) if self.stops_row(state, budget, row)), None)
 
     def stops_row(self, state: State, budget: int, row: int) -> bool:
-        """Whether the workload may not start now for the budget's sake."""
+        """True if the budget keeps the workload from starting now."""
         w, spec = state.workloads, self.specs[budget]
         return (
             self.stops(budget)
@@ -217,7 +213,7 @@ class Budgets(Table):
         )
 
     def stops(self, budget: int) -> bool:
-        """Whether the budget keeps work from starting."""
+        """True if the budget keeps work from starting."""
         return bool(self.stage[budget] == BudgetStage.SPENT) and self.specs[budget].action != "warn"
 
     @property

@@ -1,13 +1,8 @@
-"""What events change around the work: pools, nodes, orders, policy, queues, settings, and bookings of nodes.
+"""The folds of events about the cell itself: pools, nodes, orders, policy, queues, settings, and bookings of nodes.
 
-Nodes that are kept for somebody: advance reservations, and what a preemption is clearing for its preemptor.
-
-A kept node leaves the index of its pool (`Capacity.book`), so nobody else finds it. Before an advance reservation
-starts, its nodes stay usable for work that is expected to be gone by then.
-
-What events of policy, queues, settings and bookings change in the state.
-
-What events of pools, nodes and orders change in the state.
+A booked node is kept for an advance reservation, or for a preemptor whose victims are stopping. It leaves the index of
+its pool (`Capacity.book`), so no other work finds it. Before an advance reservation starts, its nodes stay usable for
+work that is expected to end by then.
 """
 
 from __future__ import annotations
@@ -30,7 +25,7 @@ from engine.model.specs import NodeSpec, NodeState, QueueMode, QueueSpec, Reserv
 from engine.state import workloads as wl
 from engine.state.allocations import NONE
 from engine.state.machines import OrderState
-from engine.state.pending_groups import Cause
+from engine.state.pending_work import Cause
 from engine.state.queue_tree import DAY_MS
 from engine.state.timers import Timer
 
@@ -53,7 +48,7 @@ class Clearing(msgspec.Struct, frozen=True, array_like=True):
     """The preemptor."""
     victims: tuple[int, ...]
     causes: tuple[int, ...]
-    """Index into events.REQUEUE_CAUSES for each victim."""
+    """Index into events.EVICTION_CAUSES for each victim."""
     nodes: tuple[int, ...]
     at_ms: int
 
@@ -299,7 +294,7 @@ def machines_refused(state: State, event: ev.MachinesRefused) -> None:
 
 
 def targets_set(state: State, event: ev.TargetsSet) -> None:
-    state.sizing.set_targets(event.pool, event.targets)
+    state.sizing.replace_targets(event.pool, event.targets)
 
 
 def unneeded(state: State, event: ev.Unneeded) -> None:

@@ -1,6 +1,6 @@
-"""The state of a cell: a fold of events. `apply` is the only thing that changes it.
+"""The state of a cell: a fold of events. `apply` is the only function that changes it.
 
-Deterministic: the same events give the same columns, bit for bit, which `digest` shows.
+The fold is deterministic: the same events give the same columns, bit for bit, as `digest` shows.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from engine.capacity.devices import closest
 from engine.capacity.index import Capacity
 from engine.capacity.task_shapes import Company, Shape
 from engine.model import events as ev
-from engine.model.columns import Table, canonical, view
+from engine.model.columns import Rows, Table, canonical, view
 from engine.model.specs import ArraySpec, NodeState, Policy, Settings, WorkloadSpec, WorkloadState
-from engine.state import allocations, budgets, external_cell, intents, timers, work_changes
+from engine.state import allocations, budgets, external_cell, timers, work_changes
 from engine.state import cell_changes as fold_nodes
 from engine.state import workloads as wl
 from engine.state.allocations import NONE, Allocations, RequestColumns
@@ -30,11 +30,10 @@ from engine.state.cell_changes import Bookings
 from engine.state.demand import PoolSizing, Replicas
 from engine.state.external_cell import Caps, Outside, PastRuns
 from engine.state.ledger import Ledger
-from engine.state.machines import Failures, Orders
-from engine.state.pending_groups import STOPPED, Cause, Key, Pending, Reconsider
+from engine.state.machines import Failures, Orders, Usage, usage_of
+from engine.state.pending_work import STOPPED, Cause, Key, Pending, Reconsider
 from engine.state.queue_tree import DAY_MS, Charge, QueueTree, Vector
 from engine.state.timers import Downtimes, Timers, turns_at
-from engine.state.usage import Usage, usage_of
 from engine.state.workloads import SoundRequests, Workloads
 
 BOUND = (WorkloadState.PLACED, WorkloadState.RUNNING)
@@ -47,7 +46,7 @@ def members(spec: ArraySpec) -> range:
 
 
 class State(Table):
-    """Everything the engine knows, in tables and a few scalars."""
+    """The whole state of a cell, in tables and a few scalars."""
 
     columns = ("cell", "policy", "version", "now_ms", "settings")
 
@@ -69,7 +68,7 @@ class State(Table):
         self.ledger = Ledger()
         self.budgets = Budgets()
         self.failures = Failures()
-        self.intents = intents.Intents()
+        self.intents = external_cell.Intents()
         self.outside = Outside()
         self.past = PastRuns()
         self.caps = Caps()
@@ -81,7 +80,7 @@ class State(Table):
         self.capacity.company = Company()
         self.workloads.compile(self.capacity)
         self.requests = RequestColumns()
-        """What the classes ask for, as columns, as far as somebody has looked."""
+        """Requests of the classes as columns, as far as they were needed."""
         self.failures.suspects = self.capacity.state.count(NodeState.SUSPECT)
         booting = np.flatnonzero(np.asarray(self.capacity.state) == NodeState.BOOTING)
         for order in np.asarray(self.capacity.order)[booting].tolist():
@@ -98,7 +97,7 @@ class State(Table):
         self.arrivals: list[int] = []
         """Rows that became pending since the scheduler last looked."""
         self.reconsider = Reconsider()
-        """Why it must look at everything again, besides room that nodes gained."""
+        """Causes to look at everything again, besides room that nodes gained."""
         w = self.workloads
         self.stretched = {
             row for row, state in enumerate(w.state)
@@ -135,7 +134,7 @@ class State(Table):
         return self.capacity.gains, self.reconsider.times
 
     def is_strict(self, queue: int) -> bool:
-        """Whether nothing of the queue starts before what is ahead of it."""
+        """True if nothing of the queue starts before work ahead of it."""
         return not self.pending.by_class or self.queues.specs[queue].order == "strict_fifo"
 
     def rebuild_pending(self) -> None:
@@ -195,8 +194,9 @@ class State(Table):
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def pending_key(self, row: int) -> Key:
-        """Where the row waits. One that kept work from an earlier attempt needs less time than its class: it is of a
-        kind with those that kept as much."""
+        """The group in which the row waits. A workload that kept work from an earlier attempt needs less time than its
+        class: it shares a group with those that kept as much.
+        """
         w = self.workloads
         queue, kind, kept = w.queue[row], w.cls[row], w.kept[row]
         if self.budgets.specs and self.budgets.stopping(self, row) is not None:
@@ -210,7 +210,7 @@ class State(Table):
         return self.pending.key(w.priority[row], queue, kind, tenant)
 
     def charge_of(self, row: int) -> Charge:
-        """What the placed tasks of the workload cost its queue."""
+        """The charge of the workload's placed tasks to its queue."""
         w, a = self.workloads, self.allocations
         workload_class = w.class_at(row)
         queue = w.queue[row]
@@ -262,7 +262,9 @@ class State(Table):
         return found
 
     def _devices_of_tasks(self, allocation: int, shape: Shape, count: int) -> int:
-        """What so many tasks of the allocation have: its share or instance, or devices of its own close together."""
+        """The devices of so many tasks of the allocation: its share or instance, or devices of its own close
+        together.
+        """
         held = self.allocations.devices[allocation]
         if shape.part or not shape.gpus:
             return held
@@ -273,7 +275,7 @@ class State(Table):
         return mask
 
     def charge_if(self, row: int, shapes: tuple[Shape, ...], counts: Sequence[int]) -> Charge:
-        """What `counts[g]` tasks of each group would cost. In a tree with quotas by pool each shape has one pool."""
+        """The charge of `counts[g]` tasks of each group. In a tree with quotas by pool each shape has one pool."""
         w = self.workloads
         workload_class = w.class_at(row)
         if not self.queues.flavored(w.queue[row]):
@@ -293,7 +295,7 @@ class State(Table):
             self.caps.count(row, sign)
 
     def count_bound(self, priority: int, queue: int, cls: int, tenant: int, more: int) -> None:
-        """So many more workloads of the sort are placed or running; fewer, when negative."""
+        """Count so many more workloads of the sort as placed or running; fewer, when negative."""
         w = self.workloads
         counts = self.workloads_of_queue[queue]
         value = w.priority_value[priority]
@@ -321,7 +323,7 @@ class State(Table):
         return self.workloads.state[row] in BOUND
 
     def ends_at(self, row: int, end_ms: int) -> bool:
-        """Whether an entry of `ends` is current."""
+        """True if an entry of `ends` is current."""
         return self.is_bound(row) and self.workloads.expected_end(row, self.now_ms) == end_ms
 
     # -- change -----------------------------------------------------------------------------------------------------
@@ -433,7 +435,7 @@ class State(Table):
         self.arrivals.append(row)
 
     def dequeue(self, row: int) -> None:
-        """It waits for a start no longer. It may have been first, or promised its time: look again behind it."""
+        """Take it out of its pending group. It may have been first, or promised its time: look again behind it."""
         self.pending.discard(self.pending_key(row), row)
         self.reconsider.ask(Cause.LEFT)
         clearing = self.bookings.clearing_for(row) if self.bookings.clearings else None
@@ -509,7 +511,8 @@ class State(Table):
             heappush(self.ends, (after, row))
         if row in self.replicas.wanted:
             self.replicas.running.add(row)
-        work_changes.stretch(self, row)
+        if w.elastic[row]:
+            work_changes.stretch(self, row)
         if w.terms[row] or self.queues.specs[w.queue[row]].min_runtime_ms or w.evicted_at[row] >= 0:
             self.timers.watch(self, row)
         self._tell_dependents(row)
@@ -615,7 +618,7 @@ class State(Table):
         self.capacity.note_gains([node])
         a.drop(row)
 
-    def _free_many(self, shape: Shape, rows: allocations.Rows) -> None:
+    def _free_many(self, shape: Shape, rows: Rows) -> None:
         nodes = view(self.allocations.node)[rows]
         if self.capacity.company.terms:
             tasks = view(self.allocations.count)[rows].tolist()
@@ -665,7 +668,7 @@ class State(Table):
             self.enqueue(row)
         self.timers.watch(self, row)
 
-    def _requeued(self, event: ev.Requeued) -> None:
+    def _evicted(self, event: ev.Evicted) -> None:
         row = event.row
         w = self.workloads
         self.keep_work(row, saved=event.saved)
@@ -679,16 +682,16 @@ class State(Table):
             self.timers.watch_disruption(self, w.queue[row], self.now_ms)
         detail = event.cause + ((event.by + 1) << 8)
         if event.wake_at_ms > self.now_ms:
-            w.record(row, wl.REQUEUED, self.now_ms, detail)
+            w.record(row, wl.EVICTED, self.now_ms, detail)
             self._wait_until(row, event.wake_at_ms)
         else:
-            w.set_state(row, WorkloadState.QUEUED, wl.REQUEUED, self.now_ms, detail)
+            w.set_state(row, WorkloadState.QUEUED, wl.EVICTED, self.now_ms, detail)
             self.enqueue(row)
             if w.terms[row] or w.evicted_at[row] == self.now_ms:
                 self.timers.watch(self, row)
 
     def keep_work(self, row: int, *, saved: bool) -> None:
-        """What stopping it now leaves done: up to the last checkpoint, or all when it wrote one."""
+        """The work that stays done if it is stopped now: up to the last checkpoint, or all when it wrote one."""
         w = self.workloads
         done = w.work_done(row, self.now_ms)
         lost = 0 if saved else w.lost_if_stopped(row, self.now_ms)
@@ -751,7 +754,7 @@ _APPLY: dict[type[Any], Callable[[State, Any], None]] = {
     ev.Cancelled: State._cancelled,
     ev.Held: State._held,
     ev.Released: State._released,
-    ev.Requeued: State._requeued,
+    ev.Evicted: State._evicted,
     ev.NodesChanged: fold_nodes.nodes_changed,
     ev.Watched: fold_nodes.watched,
     ev.RepairStarted: fold_nodes.repair_started,
@@ -790,7 +793,7 @@ _APPLY: dict[type[Any], Callable[[State, Any], None]] = {
     ev.SpendingApproved: budgets.spending_approved,
     ev.Wanted: work_changes.wanted,
     ev.Reclassed: work_changes.reclassed,
-    ev.Moved: work_changes.moved,
+    ev.MovedToQueue: work_changes.moved,
     ev.Exited: State._exited,
     ev.Dated: external_cell.dated,
     ev.Parked: external_cell.parked,
@@ -800,12 +803,12 @@ _APPLY: dict[type[Any], Callable[[State, Any], None]] = {
     ev.BootsTold: external_cell.boots_told,
     ev.RunsTold: external_cell.runs_told,
     ev.CapsTold: external_cell.caps_told,
-    ev.Intended: intents.intended,
-    ev.IntentAccepted: intents.accepted,
-    ev.IntentSent: intents.sent,
-    ev.IntentReopened: intents.reopened,
-    ev.IntentSettled: intents.settled,
-    ev.IntentAnswered: intents.answered,
+    ev.Intended: external_cell.intended,
+    ev.IntentAccepted: external_cell.accepted,
+    ev.IntentSent: external_cell.sent,
+    ev.IntentReopened: external_cell.reopened,
+    ev.IntentSettled: external_cell.settled,
+    ev.IntentAnswered: external_cell.answered,
     ev.DowntimeBegan: timers.began,
     ev.DowntimeEnded: timers.ended,
     ev.ClockHeld: timers.clock_held,

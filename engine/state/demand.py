@@ -1,14 +1,10 @@
-"""How much is asked of growing pools and of services: what is remembered of it, and forecasters' interface.
+"""The demand on growing pools and services, and the interface of demand forecasters.
 
-How much will be asked for: the interface of forecasters of demand, and the one that is built in.
+For each growing pool the state keeps the nodes it was asked for hour by hour, the targets that people set for later,
+and since when nodes are hardly used. For each running service it keeps the wanted replicas and the recent load.
 
-A series is demand hour by hour, oldest first, without gaps. A forecaster gets the past alone and answers for one hour
-ahead of it, so it cannot look at what it foretells.
-
-What is remembered of how large growing pools ought to be: what was asked of them hour by hour, what people have set
-for times to come, and since when nodes are hardly used.
-
-What is known of running services: how many replicas each should have, and what its load has taken of late.
+A series is demand hour by hour, oldest first, without gaps. A forecaster gets past hours alone and answers for one hour
+ahead, so it cannot look at the hour it forecasts.
 """
 
 from __future__ import annotations
@@ -19,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from engine.model.columns import Table, view
+from engine.model.columns import Ints, Table, view
 from engine.model.spec_parts import HOUR_MS, ServiceSpec
 
 Series = np.ndarray[Any, np.dtype[np.float64]]
@@ -36,7 +32,7 @@ MIN_JUDGED = 12
 
 
 class Forecaster(Protocol):
-    """What the autoscaler goes by when it orders ahead."""
+    """A forecaster of demand, by which the autoscaler orders ahead."""
 
     def quantiles(self, past: Series, lead: int, permilles: Sequence[int]) -> list[float]:
         """Demand in the hour that is `lead` hours (1 or more) after the last of `past`: for each of `permilles` what it
@@ -67,8 +63,9 @@ class SeasonalBaseline:
 
 
 def blended(past: Series, lead: int) -> Series:
-    """Of every hour of `past`, and the `lead` hours after it, what the baseline's blend of guesses says of it from what
-    was known `lead` hours before."""
+    """The baseline's blend of guesses for every hour of `past` and the `lead` hours after it, from the data known
+    `lead` hours before.
+    """
     hours = len(past) + lead
     guesses = _guesses(past, lead)
     errors = np.abs(guesses[:, : len(past)] - past)
@@ -111,11 +108,11 @@ def _guesses(past: Series, lead: int) -> Series:
 
 
 NEEDED = -1
-"""Of a node that is used enough."""
+"""Mark of a node that is used enough."""
 
 
 class PoolSizing(Table):
-    """By pool row where not said otherwise."""
+    """Sizes of growing pools, by pool row where not said otherwise."""
 
     columns = ("demand", "last_hour", "targets", "unneeded")
 
@@ -134,7 +131,7 @@ class PoolSizing(Table):
         self.targets = {pool: [tuple(entry) for entry in entries] for pool, entries in self.targets.items()}
 
     def note_demand(self, pool: int, hour: int, nodes: int) -> None:
-        """So many nodes were asked for within that hour. Hours of which nothing is known count as the one before."""
+        """Record the demand of so many nodes in that hour. Hours without a record count as the one before."""
         demand = self.demand.setdefault(pool, [])
         last = self.last_hour.get(pool, hour)
         if demand and hour == last:
@@ -163,7 +160,7 @@ class PoolSizing(Table):
                 most = max(most, nodes)
         return max(most, standing)
 
-    def set_targets(self, pool: int, targets: tuple[tuple[int, int], ...]) -> None:
+    def replace_targets(self, pool: int, targets: tuple[tuple[int, int], ...]) -> None:
         self.targets.pop(pool, None)
         if targets:
             self.targets[pool] = list(targets)
@@ -174,15 +171,15 @@ class PoolSizing(Table):
             self.unneeded.extend([NEEDED] * missing)
         view(self.unneeded)[view(nodes)] = since_ms
 
-    def unneeded_since(self, nodes: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Of every node of the cell, which has so many rows: cell time, or NEEDED."""
+    def unneeded_since(self, nodes: int) -> Ints:
+        """The cell time, or NEEDED, of every node of a cell with so many rows."""
         since = np.full(nodes, NEEDED, np.int64)
         since[: len(self.unneeded)] = view(self.unneeded)
         return since
 
 
 class Replicas(Table):
-    """What is known of services, by workload row."""
+    """The replicas and loads of services, by workload row."""
 
     columns = ("wanted", "seen", "held_ms")
 
@@ -204,7 +201,7 @@ class Replicas(Table):
         self.seen.pop(row, None)
 
     def note(self, row: int, replicas: int, load: int, now_ms: int, stabilise_ms: int) -> None:
-        """From now on it should have so many, and its load takes `load`."""
+        """Set the wanted number of replicas, and the number that its load takes."""
         self.wanted[row] = replicas
         seen = self.seen.setdefault(row, [])
         if not seen or seen[-1][1] != load:

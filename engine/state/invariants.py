@@ -1,7 +1,7 @@
-"""What must hold of any state, checked in vectors, so that it can be asked of a cell with 100,000 nodes as it runs.
+"""The invariants of any state, checked with vectors, so that a running cell of 100,000 nodes can be checked.
 
-Everything is summed up from the allocations and the specs and compared with what the engine keeps: free capacity of
-each node, whole gangs, charged and kept quota, and that each workload is in exactly one place.
+Totals are summed up from the allocations and the specs and compared with the kept figures: free capacity of each node,
+whole gangs, charged and kept quota. Each workload must be in exactly one place.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from engine.capacity.index import NOWHERE
-from engine.model.columns import view
+from engine.model.columns import Rows, view
 from engine.model.specs import RESOURCES, NodeState, WorkloadState
-from engine.state.allocations import RequestColumns, Rows
+from engine.state.allocations import RequestColumns
 from engine.state.cell_state import BOUND, State
 from engine.state.workloads import NONE
 
@@ -20,7 +20,7 @@ NAMED = 3
 
 
 def faults_of(state: State) -> list[str]:
-    """What is off, in words; empty when all is well. Costs a few passes over the columns."""
+    """The broken invariants, in words; empty when all is well. Costs a few passes over the columns."""
     requests = RequestColumns()
     requests.update(state.workloads.classes)
     return [*_of_nodes(state, requests), *_of_gangs(state, requests), *_of_quota(state, requests), *_of_places(state)]
@@ -32,7 +32,7 @@ def _held(state: State) -> Rows:
 
 
 def _entries(state: State, requests: RequestColumns, held: Rows) -> Rows:
-    """Of each allocation: the entry of its class and group in the columns of `requests`."""
+    """For each allocation: the entry of its class and group in the columns of `requests`."""
     a = state.allocations
     cls = view(state.workloads.cls)[view(a.workload)[held]]
     return np.asarray(view(requests.first)[cls] + view(a.group)[held])
@@ -86,7 +86,7 @@ def _of_gangs(state: State, requests: RequestColumns) -> list[str]:
 
 
 def _of_quota(state: State, requests: RequestColumns) -> list[str]:
-    """Of all pools together: what is charged is what is placed, and nobody draws more than allowed."""
+    """Check all pools together: the charge equals the placed tasks, and no vertex draws more than allowed."""
     q, w, a = state.queues, state.workloads, state.allocations
     held = _held(state)
     entry, count = _entries(state, requests, held), view(a.count)[held]
@@ -108,7 +108,7 @@ def _of_quota(state: State, requests: RequestColumns) -> list[str]:
 
 
 def _of_places(state: State) -> list[str]:
-    """No workload is lost or there twice: what is queued waits in its group, what is bound has allocations."""
+    """Check that each workload is in exactly one place: queued work waits in its group, bound work has allocations."""
     w = state.workloads
     found = []
     if len(w.row_of) != len(w.ids):

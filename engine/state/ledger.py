@@ -1,25 +1,22 @@
-"""The ledger: every node-millisecond that is paid for is charged to a workload or to nobody, metered by day.
+"""The ledger: every node-millisecond that is paid for is charged to a workload, to nobody ("idle"), or to the time in
+which no engine ran ("downtime"). Amounts are integers, metered by day.
 
-Meters: amounts that grow steadily, and how much of them fell into each day.
+A meter's amount is rate x time, kept as the line `rate * t - base`. A change of the rate at time t by d changes base by
+d * t. It costs the same however long ago the last change was, and the order of changes makes no difference. When a
+meter is first touched in a new period, such as a day, the line that held until then is kept, so the amount at every
+turn of the period stays exact.
 
-An amount is rate x time, kept as the line `rate * t - base`. A change of the rate at time t by d changes base by d * t,
-so it costs the same however long the last one is ago, and the order of changes makes no difference: many at once leave
-what they would have left one by one. When a meter is first touched in a new period (a day, say), the line that held up
-to then is kept; so the amount at every turn of the period stays known exactly.
+A node costs its pool's price from the moment it is there (or, ordered from a provider, from the grant: `born`) until it
+is removed. A bound workload costs, for each task, the task's share of the node, rounded down to whole micro-USD per
+hour. Shares of tasks that fit a node together never sum above 1, so nothing is charged twice. The rest of the node is
+idle, or downtime during a downtime. The sum of charges + idle + downtime equals the sum over nodes of price x lifetime,
+exactly.
 
-The ledger: every node-millisecond that is paid for is charged to a workload, to nobody ("idle"), or to the time in
-which no engine could give it to anybody ("downtime"), in integers.
-
-A node costs its pool's price from the moment it is there (or, ordered from a provider, from the grant on: `born`) until
-it is removed. A workload that is bound costs, for each of its tasks, the task's share of the node, rounded down to
-whole micro-USD per hour. Shares of tasks that a node can hold together never sum above 1, so nothing is charged twice;
-what is left of the node is idle; during a downtime it is downtime instead. Sum of charges + idle + downtime = sum over
-nodes of price x lifetime, exactly.
-
-Share of a node: of a node with devices nine tenths go by devices and one tenth by CPU and memory; of one without, all
-goes by CPU and memory. A vCPU counts nine times a GiB. Both ratios are those of AWS's split cost allocation data (GPU
-to the rest 9 : 1, vCPU to GB 9 : 1), the first here of the node's price instead of per unit, so that devices carry most
-of the price of nodes with much memory too. Where a pool is overcommitted, shares are of what it lets be asked for.
+On a node with devices, nine tenths of the share go by devices and one tenth by CPU and memory. On a node without, all
+of it goes by CPU and memory. A vCPU counts nine times a GiB. Both ratios are those of AWS's split cost allocation data
+(GPU to the rest 9 : 1, vCPU to GB 9 : 1). The first applies here to the node's price instead of per unit, so that
+devices carry most of the price of nodes with much memory too. Where a pool is overcommitted, shares are of the capacity
+that may be requested.
 
 Money is counted in micro-USD per hour times milliseconds; 3,600,000 of these "grains" are one micro-USD.
 """
@@ -34,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engine.model.columns import Table, view
+from engine.model.columns import Rows, Table, view
 from engine.model.specs import HOUR_MS, PoolSpec
 
 if TYPE_CHECKING:
@@ -104,7 +101,7 @@ class Meters(Table):
         return self.rate[row] * now_ms - self.base[row]
 
     def amount_before(self, row: int, turn: int) -> int:
-        """How much it was when that period began: `turn` is its number, one that has begun."""
+        """The amount when that period began: `turn` is its number, one that has begun."""
         if turn <= self.born[row]:
             return 0
         at_ms = turn * self.period[row]
@@ -136,12 +133,11 @@ GRAINS = HOUR_MS
 """Grains that make one micro-USD."""
 BY_DEVICES = Fraction(9, 10)
 CPU_WEIGHT, MEMORY_WEIGHT = 9, 1
-"""Of a vCPU and a GiB."""
+"""Weights of a vCPU and of a GiB."""
 FEW = 64
 """Allocations that are added up one by one."""
 SPREAD = 8
 """Times as many keys as there are to be summed, at which they are sorted first."""
-Rows = np.ndarray[Any, np.dtype[Any]]
 _MOST = 2**62
 
 
@@ -158,8 +154,9 @@ def share(pool: PoolSpec, cpu_milli: int, memory_mib: int, gpu_milli: int) -> Fr
 
 
 class Ledger(Table):
-    """What has been charged: by workload row, by account, by pool. Ask it by `cost_of`, `wasted_of`, `spent`, `idle`;
-    nothing else depends on how it keeps its books."""
+    """The charges by workload row, by account and by pool. Read it by `cost_of`, `wasted_of`, `spent` and `idle`;
+    nothing else depends on its layout.
+    """
 
     columns = (
         "priced", "rate", "since", "spent_whole", "spent_rest", "attempt_whole", "attempt_rest", "wasted_whole",
@@ -168,7 +165,7 @@ class Ledger(Table):
 
     def __init__(self) -> None:
         self.priced = False
-        """Some pool has had a price: until then there is nothing to keep."""
+        """True once some pool has had a price: until then there is nothing to keep."""
         self.rate = array("q")
         """By workload: micro-USD per hour charged now."""
         self.since = array("q")
@@ -193,11 +190,11 @@ class Ledger(Table):
         self.accounts = Meters()
         """Charged, by account, in grains."""
         self.cost = Meters()
-        """What the nodes cost, by pool."""
+        """Cost of the nodes, by pool."""
         self.used = Meters()
-        """What of that is charged to workloads, by pool."""
+        """The part of that charged to workloads, by pool."""
         self.down = Meters()
-        """What of it no work used while no engine decided, by pool."""
+        """The part of it that no work used while no engine decided, by pool."""
         self.is_down = False
         """Never so between two turns: not stored."""
         self.derive()
@@ -226,7 +223,7 @@ class Ledger(Table):
     # -- questions ----------------------------------------------------------------------------------------------------
 
     def cost_of(self, row: int, now_ms: int) -> int:
-        """What the workload has cost in all its attempts, micro-USD, rounded down."""
+        """The cost of the workload in all its attempts, micro-USD, rounded down."""
         return self.grains_of(row, now_ms) // GRAINS
 
     def grains_of(self, row: int, now_ms: int) -> int:
@@ -249,23 +246,23 @@ class Ledger(Table):
         return np.asarray(spent)
 
     def wasted_of(self, row: int) -> int:
-        """What of that went into work that was lost and had to be done again, micro-USD, rounded down."""
+        """The part of that for work that was lost and had to be done again, micro-USD, rounded down."""
         return self.wasted_whole[row]
 
     def spent(self, now_ms: int) -> int:
-        """What all workloads have been charged, micro-USD, rounded down."""
+        """The charges of all workloads, micro-USD, rounded down."""
         return self.spent_grains(now_ms) // GRAINS
 
     def idle(self, now_ms: int) -> int:
-        """What the nodes have cost besides, micro-USD, rounded up: with `spent` and `downtime` it makes the whole."""
+        """The rest of the nodes' cost, micro-USD, rounded up: with `spent` and `downtime` it makes the whole."""
         return self.total(now_ms) - self.spent(now_ms) - self.downtime(now_ms)
 
     def downtime(self, now_ms: int) -> int:
-        """What they have cost while no engine decided, and no work used, micro-USD, rounded down."""
+        """The nodes' cost while no engine decided and no work used them, micro-USD, rounded down."""
         return sum(self.down.amount(pool, now_ms) for pool in range(len(self.down))) // GRAINS
 
     def total(self, now_ms: int) -> int:
-        """What the nodes have cost, micro-USD, rounded down."""
+        """The cost of the nodes, micro-USD, rounded down."""
         return self.total_grains(now_ms) // GRAINS
 
     def wasted(self) -> int:
@@ -296,7 +293,7 @@ class Ledger(Table):
             self.charge(state, row)
 
     def count_nodes(self, state: State, pool: int, more: int) -> None:
-        """So many nodes of the pool are paid for from now on; fewer, when negative."""
+        """Count so many more nodes of the pool as paid for; fewer, when negative."""
         self._shift_cost(pool, more * state.capacity.pools[pool].price_microusd_hour, state.now_ms)
 
     def set_price(self, state: State, pool: int, price: int) -> None:
@@ -320,7 +317,7 @@ class Ledger(Table):
             self.down.shift(pool, more, now_ms)
 
     def begin_downtime(self, now_ms: int) -> None:
-        """What no work uses is not idle from now on."""
+        """Count unused capacity as downtime, not as idle, from now on."""
         self.is_down = True
         for pool in range(len(self.down)):
             self.down.shift(pool, self.cost.rate[pool] - self.used.rate[pool], now_ms)
@@ -333,7 +330,7 @@ class Ledger(Table):
     # -- workloads ----------------------------------------------------------------------------------------------------
 
     def enter(self, count: int) -> None:
-        """So many workloads are new."""
+        """Add so many new workloads."""
         columns = (
             self.rate, self.since, self.spent_whole, self.spent_rest, self.attempt_whole, self.attempt_rest,
             self.wasted_whole, self.wasted_rest,
@@ -358,20 +355,21 @@ class Ledger(Table):
             self._shift(state, row, self._rates(state, row), -1)
 
     def end_attempt(self, row: int) -> None:
-        """It is charged for nothing any more, or begins anew."""
+        """End the charges of an attempt."""
         if self.priced:
             whole, self.spent_rest[row] = divmod(self.spent_rest[row] + self.attempt_rest[row], GRAINS)
             self.spent_whole[row] += whole + self.attempt_whole[row]
             self.attempt_whole[row] = self.attempt_rest[row] = 0
 
     def leave_account(self, row: int) -> None:
-        """What it is charged from its next attempt on goes to another account. It holds nothing now."""
+        """Charge it to another account from its next attempt on. It holds nothing now."""
         if self.priced:
             self.account[row] = NONE
 
     def lose(self, row: int, lost_ms: int, done_ms: int, now_ms: int) -> None:
-        """Of the work that the present attempt did so much is lost: that part of what the attempt has cost was for
-        nothing; all of it, where it had done none. What comes next is another attempt."""
+        """Count so much of the present attempt's work as lost: the same part of the attempt's cost was for nothing, or
+        all of it where it had done no work. The next work is another attempt.
+        """
         if self.priced:
             self._settle(row, now_ms)
             cost = self.attempt_whole[row] * GRAINS + self.attempt_rest[row]
@@ -430,7 +428,7 @@ class Ledger(Table):
         del self._single[:]
 
     def unit(self, state: State, cls: int, group: int, pool: int) -> int:
-        """What one task of the group costs in the pool, micro-USD per hour."""
+        """The cost of one task of the group in the pool, micro-USD per hour."""
         found = self._units.get((cls, group, pool))
         if found is None:
             spec: PoolSpec = state.capacity.pools[pool]
@@ -467,7 +465,7 @@ class Ledger(Table):
     # -- many of one task at once -------------------------------------------------------------------------------------
 
     def charge_many(self, state: State, rows: Rows, nodes: Rows, classes: Sequence[int]) -> None:
-        """As `charge` of each, which has its one task on `nodes[i]`."""
+        """Call `charge` for each, with its one task on `nodes[i]`."""
         if not self.priced:
             return
         pools = view(state.capacity.pool)[nodes]
@@ -478,7 +476,7 @@ class Ledger(Table):
         self._shift_many(state, rows, pools, rates, np.full(len(rows), state.now_ms, np.int64))
 
     def end_many(self, state: State, rows: Rows, nodes: Rows, times: Rows) -> None:
-        """As `stop` and `end_attempt` of each at its time; times ascend."""
+        """Call `stop` and `end_attempt` for each at its time; times ascend."""
         if not self.priced:
             return
         rates = view(self.rate)[rows]

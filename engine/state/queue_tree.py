@@ -1,8 +1,4 @@
-"""The queue tree: quota in cohorts that lend and borrow, bursts, what is charged against it, and starts in time.
-
-Which starts came in time, minute by minute, for the queues that have an objective. Derived: stored nowhere.
-
-The queue tree: quota in cohorts that lend and borrow, bursts, and what is charged against them.
+"""The queue tree: quota in cohorts that lend and borrow, bursts, charges, and starts in time.
 
 Quota follows Kueue's hierarchical cohorts (its `resource_node.go`), for every vertex and slot:
 
@@ -12,10 +8,11 @@ Quota follows Kueue's hierarchical cohorts (its `resource_node.go`), for every v
     ceiling = quota + borrowing limit; quota at a root
 
 A charge is allowed when it keeps `drawn` within `ceiling` at every vertex it reaches. A burst raises the ceiling for a
-while. A slot is one limited quantity: `flavor * 4 + resource index`. Flavor 0 is all pools together, the others are the
+while. A slot is one limited quantity: `flavor * 4 + resource index`. Flavor 0 is all pools together. The others are the
 pools that queues name, in the order of first mention.
 
-Besides, each vertex remembers its decayed average draw, on which shares over the past are built.
+Each vertex also remembers its decayed average draw, the base of shares over the past. For queues with an objective,
+starts in time are counted by the minute; that count is derived and never stored.
 """
 
 from __future__ import annotations
@@ -31,17 +28,17 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from engine.model.columns import Names, Table, summed, view
+from engine.model.columns import Mask, Names, Numbers, Table, summed, view
 from engine.model.errors import NotFoundError, RefusedError
 from engine.model.events import BORROWED, BURST
 from engine.model.spec_parts import MINUTE_MS
 from engine.model.specs import HOUR_MS, RESOURCES, FlavorQuota, QueueMode, QueueSpec
 
 if TYPE_CHECKING:
-    Numbers = np.ndarray[Any, np.dtype[Any]]
+    Numbers = Numbers
 
 MINUTES = 360
-"""That are kept: six hours."""
+"""Minutes that are kept: six hours."""
 
 
 class Starts:
@@ -101,7 +98,7 @@ class Starts:
 
 
 def below(tree: QueueTree, vertex: int) -> Numbers:
-    """For every queue whether it is the vertex or below it."""
+    """Mask of the queues that are the vertex or below it."""
     return np.fromiter((vertex in path for path in tree.path), bool, len(tree.path))
 
 
@@ -123,7 +120,7 @@ REFUSED = -1
 
 
 class Lack(NamedTuple):
-    """Why a charge is not possible: the nearest vertex that refuses it, in which slot, and how much is missing."""
+    """The reason why a charge is not possible: the nearest vertex that refuses it, the slot, and the missing amount."""
 
     vertex: int
     slot: int
@@ -166,7 +163,7 @@ class QueueTree(Table):
         self.starts = Starts()
         """Counted for the objectives of these specs."""
         self.slots = len(self.flavors.names) * WIDTH
-        self._limited_slots: np.ndarray[Any, np.dtype[np.bool_]] | None = None
+        self._limited_slots: Mask | None = None
         """`limited` as an array; None when it has to be made anew."""
         self.row_of = {spec.name: row for row, spec in enumerate(self.specs)}
         self.path: list[tuple[int, ...]] = []
@@ -273,7 +270,7 @@ class QueueTree(Table):
         return mask
 
     def _quotas(self, row: int) -> list[tuple[int, QueueSpec | FlavorQuota]]:
-        """What a spec gives in all pools and in single pools, each with its first slot."""
+        """The quotas of a spec in all pools and in single pools, each with its first slot."""
         spec: QueueSpec = self.specs[row]
         return [(0, spec), *((self.flavors.index[flavor.pool] * WIDTH, flavor) for flavor in spec.flavors)]
 
@@ -362,15 +359,15 @@ class QueueTree(Table):
         self.mode[row] = mode
 
     def is_open(self, queue: int) -> bool:
-        """Whether the queue may start work: it and all above it are open."""
+        """True if the queue may start work: it and all above it are open."""
         return all(self.mode[vertex] == QueueMode.OPEN for vertex in self.path[queue])
 
     def takes_work(self, queue: int) -> bool:
-        """Whether work may be submitted to the queue: nothing on its path is draining."""
+        """True if work may be submitted to the queue: nothing on its path is draining."""
         return all(self.mode[vertex] != QueueMode.DRAINING for vertex in self.path[queue])
 
     def flavored(self, queue: int) -> bool:
-        """Whether the pool a workload of this queue runs in matters to the quota of its tree."""
+        """True if the pool of a workload of this queue matters to the quota of its tree."""
         return self.path[queue][-1] in self.flavored_trees
 
     def profile(self, queue: int) -> tuple[tuple[str, int], ...]:
@@ -442,7 +439,7 @@ class QueueTree(Table):
         return found
 
     def beyond(self, queue: int, charge: Charge) -> Lack | None:
-        """As `lack` when nothing is in use and nothing has burst: what is beyond that can never start."""
+        """The lack when nothing is in use and nothing has burst: such a charge can never start."""
         limited = self.limited[queue]
         for slot, quantity in charge:
             if not limited >> slot & 1:
@@ -470,8 +467,9 @@ class QueueTree(Table):
         return most
 
     def flags_of(self, queue: int, charge: Charge) -> int:
-        """Which quota a charge that `lack` allows takes: 0 for the queue's own, BORROWED, or BURST when it passes the
-        ceiling of a vertex. Use within the queue's own quota is never a burst, whatever the others do."""
+        """The quota taken by a charge that `lack` allows: 0 for the queue's own, BORROWED, or BURST when it passes the
+        ceiling of a vertex. Use within the queue's own quota is never a burst, whatever the others do.
+        """
         limited = self.limited[queue]
         flags = 0
         for slot, quantity in charge:
@@ -493,7 +491,9 @@ class QueueTree(Table):
         return flags
 
     def reach(self, queue: int, charge: Charge) -> Reach:
-        """Where the charge counts: in limited slots; in all slots of a tree that limits none, for its shares alone."""
+        """The slots in which the charge counts: the limited ones; all slots of a tree that limits none, for its shares
+        alone.
+        """
         limited, slots = self.limited[queue], self.slots
         return tuple(
             (quantity, tuple(vertex * slots + slot for vertex in self.path[queue]))
@@ -576,12 +576,13 @@ class QueueTree(Table):
 
     def give_back_many(
         self,
-        queues: np.ndarray[Any, np.dtype[Any]],
-        quantities: np.ndarray[Any, np.dtype[Any]],
-        times: np.ndarray[Any, np.dtype[Any]],
+        queues: Numbers,
+        quantities: Numbers,
+        times: Numbers,
     ) -> None:
-        """As `give_back` of each in turn: queue rows, requests in the order of RESOURCES, cell times that ascend. For
-        trees without flavors."""
+        """Call `give_back` for each in turn: queue rows, requests in the order of RESOURCES, cell times that ascend.
+        For trees without flavors.
+        """
         # Averages change from one step of time to the next; within a step, only sums count.
         steps = [(at_ms << 2 * STEP_BITS) // self.half_life_ms for at_ms in times.tolist()]
         moved = np.cumsum(np.diff(np.array(steps), prepend=steps[0]) > 0)
@@ -596,7 +597,7 @@ class QueueTree(Table):
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        """Whatever is charged and given back inside is forgotten at the end."""
+        """A trial: all charges made and given back inside are forgotten at the end."""
         names = ("used", "drawn", "running", "burst_since", "average", "accrued_at")
         kept = {name: getattr(self, name)[:] for name in names}
         try:
@@ -606,8 +607,9 @@ class QueueTree(Table):
                 setattr(self, name, column)
 
     def leaves_short(self, queue: int, charge: Charge, others: Iterable[tuple[int, Charge]], now_ms: int) -> bool:
-        """Whether a charge would take quota that others, charged after it in turn, count on. Others that have too
-        little even without it do not count."""
+        """True if a charge would take quota that others, charged after it in turn, count on. Others that have too
+        little even without it do not count.
+        """
         if not self.limited[queue]:
             return False
         root = self.path[queue][-1]
@@ -675,7 +677,7 @@ class QueueTree(Table):
     # -- figures ------------------------------------------------------------------------------------------------------
 
     def used_vector(self, vertex: int) -> Vector:
-        """What is charged to the vertex and all below it, in all pools."""
+        """The charges of the vertex and all below it, in all pools."""
         a, b, c, d = self.used[vertex * self.slots : vertex * self.slots + WIDTH]
         return (a, b, c, d)
 
@@ -688,23 +690,23 @@ class QueueTree(Table):
         return self.quota[vertex * self.slots + slot]
 
     def borrowed(self, vertex: int, slot: int) -> int:
-        """What it draws above what it is guaranteed."""
+        """The draw above the guaranteed part."""
         i = vertex * self.slots + slot
         return max(0, self.drawn[i] - self.quota[i]) if self.limited[vertex] >> slot & 1 else 0
 
     def anyone_borrows(self) -> bool:
-        """Whether any vertex draws more than its quota in a limited slot."""
+        """True if any vertex draws more than its quota in a limited slot."""
         return bool(self._above_quota().any())
 
     def others_borrow(self, queue: int) -> bool:
-        """Whether any vertex off the queue's path, in its tree, does."""
+        """True if any vertex off the queue's path, in its tree, does."""
         path = self.path[queue]
         return any(
             self.path[vertex][-1] == path[-1] and vertex not in path
             for vertex in np.flatnonzero(self._above_quota().any(axis=1)).tolist()
         )
 
-    def _above_quota(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def _above_quota(self) -> Mask:
         """For each vertex and slot."""
         if self._limited_slots is None:
             slots = range(self.slots)
@@ -714,7 +716,7 @@ class QueueTree(Table):
         return np.asarray(above & self._limited_slots)
 
     def over(self, vertex: int, now_ms: int) -> Charge:
-        """What the vertex draws above its ceiling at that time: its quota was reduced, or its burst window is over."""
+        """The vertex's draw above its ceiling at that time: its quota was reduced, or its burst window is over."""
         base = vertex * self.slots
         excess = ((slot, self.drawn[base + slot] - self.ceiling_at(vertex, slot, now_ms)) for slot in range(self.slots))
         return tuple((slot, quantity) for slot, quantity in excess if quantity > 0)
@@ -735,7 +737,7 @@ class QueueTree(Table):
         times.append(now_ms)
 
     def disruptions_left(self, queue: int, now_ms: int) -> int:
-        """How many more preemptions the queue's limit allows now; NO_LIMIT when it has none."""
+        """The number of further preemptions that the queue's limit allows now; NO_LIMIT when it has none."""
         spec: QueueSpec = self.specs[queue]
         if spec.disruptions < 0:
             return NO_LIMIT

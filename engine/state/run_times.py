@@ -1,4 +1,4 @@
-"""How long work may run: what the twin draws run times from, instead of knowing them.
+"""Distributions of run times, from which the twin draws instead of knowing the future.
 
 Times are milliseconds of work at the speed of all tasks, over all attempts, as in `Workloads.work_done`.
 """
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from engine.model.columns import view
+from engine.model.columns import Numbers, view
 from engine.model.external_cells import PastRun, stem
 from engine.model.specs import WorkloadState
 from engine.state.cell_state import State
@@ -23,25 +23,25 @@ from engine.state.cell_state import State
 MIN_SAMPLES = 20
 """Finished runs of likes that are enough to go by."""
 MIN_OF_CLASS = 8
-"""Of the very same request in the same queue: they are closer likes, so fewer will do."""
+"""Samples of the very same request in the same queue: they are closer likes, so fewer will do."""
 MAX_SAMPLES = 20_000
 """The last so many finished runs are looked at."""
 MAX_TIMES_LONGER = 10
-"""What has outlived all of its likes runs at most so many times as long in all as it has run."""
+"""A workload that has outlived all of its likes runs at most this many times its present run time in all."""
 _PERMILLES = range(5, 1000, 10)
 _MILLION = 1_000_000
 _NO_LIMIT = 2**62
-Whole = np.ndarray[Any, np.dtype[Any]]
+Whole = Numbers
 """Integers, one for each of several workloads."""
 Parts = np.ndarray[Any, np.dtype[np.float64]]
-"""From 0 to 1."""
+"""Shares from 0 to 1."""
 
 
 class RunTimes(Protocol):
     """Likely run times of workloads. A recommender may fill it from its own models."""
 
     hangs: bool = False
-    """Whether some work has kin."""
+    """True if some work has kin."""
 
     def draw(self, row: int, share: float, beyond_ms: int) -> int:
         """The whole work of the workload such that `share` (0 to 1) of the likely runs take no longer, among those
@@ -59,12 +59,12 @@ class RunTimes(Protocol):
         return ""
 
     def basis(self) -> str:
-        """What they are drawn from, in words; empty where that goes without saying."""
+        """The source of the times, in words; empty where it needs no mention."""
         return ""
 
 
 def quantile(likely: array[int], share: float, beyond: int) -> int:
-    """Of the values above `beyond` the one at `share`, linear between neighbours; `likely` is in ascending order.
+    """The value at `share` among those above `beyond`, linear between neighbours; `likely` is in ascending order.
 
     Beyond the last value: a Pareto tail with index 2 from `beyond` on, as for a thing that lasts the longer the longer
     it has lasted, cut at MAX_TIMES_LONGER.
@@ -140,25 +140,26 @@ OF_ESTIMATE = _lognormal(0.45, 0.5, 1.0)
 """Run time as a part of what the owner asked for, when nothing has finished yet: people ask for more than they need,
 and few runs reach their limit."""
 HANGS = 0.7
-"""Of one user's jobs so many use about the same part of their limits: the next is mostly like the last two (Tsafrir,
-Etsion, Feitelson 2007)."""
+"""Share of one user's jobs that use about the same part of their limits: the next is mostly like the last two (Tsafrir,
+Etsion, Feitelson 2007).
+"""
 OF_LIMIT = array("q", [_MILLION * part // 1000 for part in (*range(2, 22, 2), *range(25, 1000, 12), *[1000] * 9)])
 """Run time as a part of the time limit by which a cluster ends jobs, when nothing has finished yet: some fail at once,
 some run into the limit, and the rest is anything between (Mu'alem, Feitelson 2001; Tsafrir and others 2005)."""
 AS_OF_LIMIT = 20
-"""Of the values of OF_LIMIT so many weigh as much as one run that has finished."""
+"""Weight of one run that has finished, in values of OF_LIMIT."""
 UNKNOWN_MEDIAN_MS = 30 * 60_000
 UNKNOWN = _lognormal(1.0, 1.0, 1000.0)
-"""Of UNKNOWN_MEDIAN_MS, when there is no estimate either."""
+"""Distribution in parts of UNKNOWN_MEDIAN_MS, when there is no estimate either."""
 
 
 def _enough(found: dict[tuple[int, int], list[int]], least: int) -> dict[tuple[int, int], array[int]]:
-    """Those with so many values, in ascending order."""
+    """The groups with so many values, in ascending order."""
     return {key: array("q", sorted(values)) for key, values in found.items() if len(values) >= least}
 
 
 def _mixed(found: dict[tuple[int, int], list[int]]) -> dict[tuple[int, int], array[int]]:
-    """With OF_LIMIT, the less of it the more values there are."""
+    """The values mixed with OF_LIMIT, the less of it the more values there are."""
     return {
         key: array("q", sorted(values if len(values) >= MIN_SAMPLES else values * AS_OF_LIMIT + OF_LIMIT.tolist()))
         for key, values in found.items()
@@ -166,10 +167,11 @@ def _mixed(found: dict[tuple[int, int], list[int]]) -> dict[tuple[int, int], arr
 
 
 class HistoricRunTimes(RunTimes):
-    """From the runs that have finished in this cell: of the same request in the same queue, else, as a part of the
+    """Run times from the finished runs of this cell: of the same request in the same queue; else, as a part of the
     owner's estimate, of the same queue and tenant, of the queue, of the cell. Where another scheduler decides, first of
-    all of the same name, team and tenant; and what its accounting remembers from before the cell counts too. Work that
-    still runs is not seen, so long runs are under-represented while they go on."""
+    all of the same name, team and tenant; and earlier runs from its accounting count too. Running work is not seen, so
+    long runs are under-represented while they go on.
+    """
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -219,7 +221,7 @@ class HistoricRunTimes(RunTimes):
                 self._of_stem.append(array("q", sorted(ran)))
 
     def _stem_of(self, row: int) -> int:
-        """Where in `_of_stem` its likes are; -1: nowhere."""
+        """The position of its likes in `_of_stem`; -1: none."""
         if not self._stems:
             return -1
         w = self._state.workloads
@@ -272,13 +274,14 @@ class HistoricRunTimes(RunTimes):
         return found
 
     def _most(self, cls: int) -> int:
-        """Where estimates are time limits, nothing of the class runs longer."""
+        """The longest run of the class: its estimate, where estimates are time limits."""
         estimate = self._state.workloads.classes[cls].estimate_ms if self._by_limit else 0
         return estimate or _NO_LIMIT
 
     def _likely(self, kind: tuple[int, int, int, int]) -> tuple[array[int], int]:
-        """Of a class row, queue, tenant and place in `_of_stem`: likely run times, ascending, and the milliseconds of
-        which they are millionths."""
+        """For a class row, queue, tenant and place in `_of_stem`: likely run times, ascending, and the milliseconds of
+        which they are millionths.
+        """
         cls, queue, tenant, named = kind
         if named >= 0:
             return self._of_stem[named], _MILLION

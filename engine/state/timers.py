@@ -1,32 +1,25 @@
-"""What happens by the passing of time alone: moments, deadlines, and times in which no engine decided.
+"""Changes by the passing of time alone: timers, deadlines of work on spot machines, and downtimes.
 
-When work with a deadline has no time to lose on spot machines any more, and turns to on-demand ones.
+Timers are a heap of moments, each checked against the state when it comes. Nothing of it is stored: `Timers.rebuild`
+finds every moment again, and an entry whose cause is gone is dropped when met.
 
-On spot machines work that is left takes longer than on others, because some of it is done more than once. A machine is
-taken back with hazard h, in parts of an hour; a gang on n of them is stopped up to n times as often; each time it loses
-the work since its last checkpoint, on average half an interval (none if the notice is enough to write one), and the
-time to read the checkpoint back. So of every hour h x n x (interval / 2 + restore) is lost, and what is left is
-expected to take
+The cell's clock never goes back, and never jumps further by itself than the engine was away. A cell in real time
+follows its host's clock. The time without an engine is recorded as a downtime (`DowntimeBegan` to `DowntimeEnded`), and
+the cost of unused nodes in it is charged as downtime, not as idle. A cell with a clock of its own goes on where its
+journal ends.
+
+Work with a deadline leaves spot machines for on-demand ones when it has no time to lose. On spot machines some work is
+done more than once. A machine is taken back with hazard h, in parts of an hour. A gang on n of them is stopped up to n
+times as often. Each stop loses the work since the last checkpoint, on average half an interval (none if the notice is
+enough to write one), and the time to read the checkpoint back. So of every hour h x n x (interval / 2 + restore) is
+lost, and the remaining work is expected to take
 
     (remaining + restore) / (1 - h x n x (interval / 2 + restore)).
 
-Work turns when the time to its deadline is less than that and the time an on-demand machine needs to come; and also
-when it would be too late after a single interruption more, at the worst moment. The rule is that of schedulers which
-mix both kinds of machines under a deadline, as in "Can't Be Late" (Wu et al., NSDI 2024), with the first-order loss of
-periodic checkpoints (Young, CACM 17(9), 1974). While work runs its slack does not shrink; it is looked at while the
-work waits, and so each time a machine was taken from under it.
-
-What happens by the passing of time alone: a heap of moments, each checked against the state when it comes.
-
-Nothing here is stored: `Timers.rebuild` finds every moment again from the state. An entry whose cause is gone is
-dropped when met.
-
-Where a cell's time goes on when an engine is started, and times in which none decided.
-
-The cell's clock never goes back, and without being asked to never jumps further than the engine was away. A cell in
-real time follows its host's clock; what passed meanwhile is on record as a downtime (`DowntimeBegan` to
-`DowntimeEnded`), and what nodes cost then without work is charged as that, not as idle. A cell that keeps a time of its
-own goes on where its journal ends.
+Work turns when the time to its deadline is less than that plus the time an on-demand machine needs to come. It also
+turns when one more interruption, at the worst moment, would make it late. The rule is that of "Can't Be Late" (Wu et
+al., NSDI 2024), with the first-order loss of periodic checkpoints (Young, CACM 17(9), 1974). The slack of running work
+does not shrink, so the rule is checked while work waits, and each time it has lost a machine.
 """
 
 from __future__ import annotations
@@ -71,8 +64,9 @@ def hazard_ppm_hour(state: State, pool: int, machines: int = 1) -> int:
 
 
 def spot_time_ms(remaining_ms: int, lost_ms: int, hazard_ppm: int) -> int | None:
-    """How long what is left is expected to take on spot machines, of which one is taken with that hazard in an hour and
-    each time costs `lost_ms`; None when it would never end there."""
+    """Expected duration of the remaining work on spot machines, of which one is taken with that hazard in an hour at a
+    loss of `lost_ms` each time; None when it would never end there.
+    """
     lost_ppm = hazard_ppm * lost_ms // HOUR_MS
     return None if lost_ppm >= PPM else -(-remaining_ms * PPM // (PPM - lost_ppm))
 
@@ -230,7 +224,7 @@ def _timed(state: State) -> list[int]:
 
 
 def moment(state: State, timer: Timer, row: int) -> int | None:
-    """When the timer of the workload is due, in its present state; None when it is not set."""
+    """The due time of the workload's timer, in its present state; None when it is not set."""
     w = state.workloads
     now = w.state[row]
     if timer == Timer.WAKE:
@@ -267,11 +261,11 @@ def _current(state: State, entry: Entry) -> bool:
 
 
 MIN_DOWNTIME_MS = 5 * 60_000
-"""What is shorter is a restart, and is not told. Time is unrecorded for less than that (`loop.KEEP_TIME_S`)."""
+"""A shorter gap is a restart, and is not reported. Time is unrecorded for less than that (`loop.KEEP_TIME_S`)."""
 MAX_DOWNTIME_MS = 7 * 86_400_000
 """After a longer one the host's clock is not believed without being asked to."""
 MAX_CLOCK_ERROR_MS = 5_000
-"""By so much a host's clock may be behind the journal without a word: another host's may differ so much."""
+"""Lag of a host's clock behind the journal that is tolerated silently: clocks of two hosts may differ so much."""
 KEPT = 100
 
 
@@ -304,7 +298,7 @@ def ended(state: State, event: ev.DowntimeEnded) -> None:
 
 
 def clock_held(state: State, event: ev.ClockHeld) -> None:
-    """It is only on record: the state has no clock but the cell's own."""
+    """Change nothing: the event is only on record, as the state has no clock but the cell's own."""
 
 
 def resume(engine: Engine, host_ms: int, *, follow: bool) -> str:

@@ -1,13 +1,8 @@
-"""What events change of work: many starts of one task at once, growth, shrinking, swaps and other terms.
+"""The folds of events that start many workloads at once, or that change a workload's tasks, request or queue.
 
-Many workloads of one task at once: what `engine.state.cell_state` does for one event after the other, column by
-column.
-
-Every function leaves exactly what the single events would, down to the numbering of rows and entries: whether things
-happened one by one or together cannot be seen in the state. What the events leave out (see each) is what makes the
-order of the single steps matter.
-
-What events change that give work other tasks, or other terms: growth, shrinking, swaps, requests, its queue.
+The vector functions do for many workloads of one task what `engine.state.cell_state` does event by event. Each leaves
+exactly what the single events would, down to the numbering of rows and entries, so the state never shows which way was
+taken. Their docstrings name the cases in which the order of single steps would matter; events leave those out.
 """
 
 from __future__ import annotations
@@ -20,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engine.model import events as ev
-from engine.model.columns import summed, view
+from engine.model.columns import Rows, summed, view
 from engine.model.specs import WorkloadSpec, WorkloadState
 from engine.state import workloads as wl
 from engine.state.allocations import NONE
-from engine.state.pending_groups import STOPPED, Cause, Key, NewArrivals
+from engine.state.pending_work import STOPPED, Cause, Key, NewArrivals
 from engine.state.queue_tree import WIDTH, Charge, QueueTree, Vector
 
 if TYPE_CHECKING:
@@ -34,7 +29,6 @@ if TYPE_CHECKING:
 MIN_STALE = 1024
 """Ends of what runs no longer that are not worth a look at all of them."""
 PLACED, RUNNING = int(WorkloadState.PLACED), int(WorkloadState.RUNNING)
-Rows = np.ndarray[Any, np.dtype[Any]]
 
 
 # -- submitted --------------------------------------------------------------------------------------------------------
@@ -165,7 +159,7 @@ def _leave_pending(state: State, rows: Rows) -> None:
 
 
 def requests(state: State, classes: Rows) -> Rows:
-    """What workloads of these class rows ask for, in the order of RESOURCES: int64, one row each."""
+    """The requests of workloads of these class rows, in the order of RESOURCES: int64, one row each."""
     return view(state.workloads.class_requests).reshape(-1, WIDTH)[classes]
 
 
@@ -473,8 +467,10 @@ def reclassed(state: State, event: ev.Reclassed) -> None:
         state.timers.watch(state, row)
 
 
-def moved(state: State, event: ev.Moved) -> None:
-    """What it has cost stays with the queue that it ran in; what it will cost is charged to the new one."""
+def moved(state: State, event: ev.MovedToQueue) -> None:
+    """Move a workload to another queue. Its past cost stays with the queue that it ran in; the new one is charged from
+    now on.
+    """
     row = event.row
     queued = state.workloads.state[row] == WorkloadState.QUEUED
     if queued:

@@ -1,4 +1,4 @@
-"""Every workload ever submitted, as columns; what equal ones share is kept once, as a class.
+"""Every workload ever submitted, as columns. Equal specs are kept once, as a class.
 
 Rows are given in order of submission and never reused, so a row is also a workload's age in every queue order.
 """
@@ -32,11 +32,12 @@ if TYPE_CHECKING:
     from engine.capacity.index import Capacity
 
 UNBOUNDED_MS = 10 * 365 * 86_400_000
-"""What an unknown run time counts as in backfill: ten years."""
+"""Value of an unknown run time in backfill: ten years."""
 _STEPS_MS = tuple(minutes * 60_000 for minutes in (1, 5, 15, 30, 60, 120, 300, 600, 1200, 3000))
 CORRECTIONS_MS = tuple(accumulate(_STEPS_MS))
-"""What is added to an estimate that proves too short, each time it does; then the last step over and over. Steps of
-Tsafrir, Etsion and Feitelson, IEEE TPDS 18(6), 2007."""
+"""Increments of an estimate that proves too short, one each time; then the last step over and over. Steps of Tsafrir,
+Etsion and Feitelson, IEEE TPDS 18(6), 2007.
+"""
 LAST_STEP_MS = _STEPS_MS[-1]
 TRANSITIONS = (
     "submitted", "held", "released", "placed", "running", "finished", "failed", "cancelled", "requeued", "suspended",
@@ -44,9 +45,9 @@ TRANSITIONS = (
     "swapped", "wanted", "resized",
     "spending approved", "moved", "exited", "vanished",
 )  # fmt: skip
-"""What a history entry records, by code."""
+"""The kinds of history entries, by code."""
 (
-    SUBMITTED, HELD, RELEASED, PLACED, RUNNING, FINISHED, FAILED, CANCELLED, REQUEUED, SUSPENDED, RESUMED, WAITING,
+    SUBMITTED, HELD, RELEASED, PLACED, RUNNING, FINISHED, FAILED, CANCELLED, EVICTED, SUSPENDED, RESUMED, WAITING,
     WOKE, GROWN, SHRUNK, CHECKPOINTING, PRIORITY, TURNED, SWAPPED, WANTED, RESIZED, APPROVED,
     MOVED, EXITED, VANISHED,
 ) = range(len(TRANSITIONS))  # fmt: skip
@@ -59,7 +60,7 @@ NONE = -1
 
 
 class ClassTerms(msgspec.Struct, frozen=True, array_like=True):
-    """What few workloads ask for, kept once for all that ask alike. As in WorkloadSpec."""
+    """Rare terms, kept once for all workloads with equal ones. As in WorkloadSpec."""
 
     deadline_ms: int = 0
     max_runtime_ms: int = 0
@@ -82,11 +83,11 @@ BLANK = {
     "terms": 0, "array": NONE, "first_allocation": NONE, "first_dependency": NONE, "first_dependent": NONE,
     "history": NONE, "hot_swap": 0, "state": WorkloadState.QUEUED,
 }  # fmt: skip
-"""What a new workload has in these columns, if its spec asks for nothing special."""
+"""Values of a new workload in these columns, if its spec has no special terms."""
 
 
 class ClassKey(NamedTuple):
-    """What makes workloads alike."""
+    """The key under which workloads are alike."""
 
     groups: tuple[TaskGroup, ...]
     estimate_ms: int
@@ -97,7 +98,7 @@ class ClassKey(NamedTuple):
 
 
 def class_key(spec: WorkloadSpec, company: Company, limited: str = "") -> ClassKey:
-    """What its class is known by. `limited`: the array it is a member of, if that limits how many run."""
+    """The key of its class. `limited`: the array it is a member of, if that limits how many run."""
     bonds = bonds_of(spec, company.shunners(spec.tags))
     return ClassKey(spec.groups, spec.estimate_ms, spec.reservation, limited, bonds)
 
@@ -122,18 +123,18 @@ class WorkloadClass:
         """Tasks of each group that are enough to start."""
         self.tasks = sum(self.counts)
         self.request = self.request_of(self.counts)
-        """What all tasks ask for together."""
+        """Request of all tasks together."""
         self.charge: Charge = QueueTree.total_charge(self.request)
         """The same, as what it costs where there are no quotas by pool."""
         self.rigid = self.least == self.counts
-        """Whether it runs with all its tasks or not at all."""
+        """True if it runs with all its tasks or not at all."""
         self.single = self.counts == (1,)
-        """Whether it is one task."""
+        """True if it is one task."""
         self.shapes: tuple[Shape, ...] = ()
         """Compiled groups; filled by `Workloads.compile`."""
 
     def request_of(self, counts: Sequence[int]) -> Vector:
-        """What `counts[g]` tasks of each group ask for together."""
+        """The request of `counts[g]` tasks of each group together."""
         totals = [0, 0, 0, 0]
         for group, count in zip(self.groups, counts, strict=True):
             for i, quantity in enumerate(group.request.vector()):
@@ -240,19 +241,20 @@ class Workloads(Table):
         self.tasks = array("i")
         """Tasks placed now."""
         self.flags = array("b")
-        """How the present or last attempt was allowed to start: BORROWED, BURST, BACKFILLED of
-        `engine.model.events`."""
+        """Terms under which the present or last attempt was allowed to start: BORROWED, BURST, BACKFILLED of
+        `engine.model.events`.
+        """
         self.elastic = array("b")
         self.hot_swap = array("b")
-        """Whether members that are lost may be replaced one by one."""
+        """True if lost members may be replaced one by one."""
         self.evictions = array("i")
-        """How often it was preempted."""
+        """Number of preemptions."""
         self.evicted_at = array("q")
         """Cell time of its last preemption; -1 when there was none."""
         self.preempting = array("i")
         """Workload for which it is being stopped; NONE when for none."""
         self.confirmed = array("b")
-        """Whether executors ever confirmed it: it has started at least once."""
+        """True if executors ever confirmed it: it has started at least once."""
         self.failures = array("i")
         """Attempts in which its work failed."""
         self.wake = array("q")
@@ -272,7 +274,7 @@ class Workloads(Table):
         self.took = array("q")
         """By class: milliseconds of work of the one that finished last; -1 before any has."""
         self.took_before = array("q")
-        """Of the one before that."""
+        """Time of the one before that."""
         self.array_names = Names()
         self.array_limits = array("i")
         self.array_running = array("i")
@@ -322,7 +324,7 @@ class Workloads(Table):
         self.class_of: dict[ClassKey, int] = {key: i for i, key in enumerate(self.class_specs)}
         self.classes = [WorkloadClass(key) for key in self.class_specs]
         self.class_requests = array("q", chain.from_iterable(each.request for each in self.classes))
-        """What all tasks of a workload ask for together, by class; WIDTH entries for each."""
+        """Request of all tasks of a workload together, by class; WIDTH entries for each."""
         self.shapes: dict[tuple[TaskGroup, Bonds], Shape] = {}
         self.state_counts = [0] * len(WorkloadState)
         for state in self.state:
@@ -355,7 +357,7 @@ class Workloads(Table):
         self.array_running.append(0)
 
     def at_array_limit(self, row: int) -> bool:
-        """Whether as many members of its array run as may."""
+        """True if as many members of its array run as may."""
         member_of = self.array[row]
         return member_of != NONE and 0 < self.array_limits[member_of] <= self.array_running[member_of]
 
@@ -433,7 +435,7 @@ class Workloads(Table):
         return True
 
     def fulfilled(self, target: int, kind: int) -> bool:
-        """Whether a dependency of the kind (index into DEPENDS_ON) on the workload is met."""
+        """True if a dependency of the kind (index into DEPENDS_ON) on the workload is met."""
         state = WorkloadState(self.state[target])
         if kind == 0:
             return state == WorkloadState.FINISHED
@@ -444,7 +446,7 @@ class Workloads(Table):
         return state.terminal or bool(self.confirmed[target])
 
     def hopeless(self, target: int, kind: int) -> bool:
-        """Whether such a dependency can no longer be met."""
+        """True if such a dependency can no longer be met."""
         return WorkloadState(self.state[target]).terminal and not self.fulfilled(target, kind)
 
     def dependencies(self, row: int) -> list[tuple[int, int]]:
@@ -538,7 +540,7 @@ class Workloads(Table):
         self._give_class(row, key._replace(groups=groups), capacity)
 
     def has_turned(self, row: int) -> bool:
-        """Whether its slack ran out and it turned to on-demand machines."""
+        """True if its slack ran out and it turned to on-demand machines."""
         entry = self.history[row]
         while entry != NONE and self.history_what[entry] != TURNED:
             entry = self.history_previous[entry]
@@ -571,7 +573,7 @@ class Workloads(Table):
         return found
 
     def marks(self, row: int, company: Company) -> Marks:
-        """What the workload counts as for others."""
+        """The tags that the workload counts as for others."""
         tags = self.tags[row]
         carried = company.carried_by.get(tags)
         if carried is None:
@@ -607,8 +609,9 @@ class Workloads(Table):
         return int(self.priority_value[self.priority[row]])
 
     def remaining_ms(self, row: int) -> int:
-        """How long the workload, started now with the fewest tasks it may start with, is expected to run: what is left
-        of its work, after its last checkpoint has been read back."""
+        """The expected run time of the workload, started now with the fewest tasks it may start with: the rest of its
+        work, after its last checkpoint has been read back.
+        """
         workload_class = self.class_at(row)
         left = workload_class.bound_ms - self.kept[row]
         if self.kept[row]:
@@ -659,7 +662,7 @@ class Workloads(Table):
         return max(self.started[row] + min_runtime_ms, evicted_at + MIN_TURN_MS if evicted_at >= 0 else 0)
 
     def saves_when_asked(self, row: int) -> bool:
-        """Whether it writes a checkpoint when it is asked to stop."""
+        """True if it writes a checkpoint when it is asked to stop."""
         return self.checkpoint_cost[row] > 0
 
     def band_at(self, row: int) -> int:

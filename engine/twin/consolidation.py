@@ -1,24 +1,24 @@
-"""Consolidation: which running gangs to move so that a waiting one fits, or so that whole nodes come free.
+"""Consolidation: plans that move running gangs so that a waiting one fits, or so that whole nodes come free.
 
 A plan moves whole gangs, and only if every one of them has its new place in the plan. `engine.scheduling.migration`
-tells who may be moved. Priority does not matter: who is moved goes on.
+decides which may be moved. Priority does not matter, because moved work goes on.
 
-How it is found: `engine.scheduling.victims` names the cheapest set whose removal makes room. With that set off the
-nodes, what is to be unblocked takes its place first, then the moved ones take theirs, the hardest to place first, each
-within its quota. Who finds none is left where it is, and the search is made again without it. What is found is tried on
-a fork, through the same door and followed by the same scheduling cycle as in the cell: it counts only if every moved
-gang runs where the plan says, nothing else is stopped, and what was to start has started.
+`engine.scheduling.victims` names the cheapest set whose removal makes room. With that set off the nodes, the blocked
+work takes its place first. Then the moved gangs take theirs, the hardest to place first, each within its quota. A gang
+without a place stays, and the search is made again without it. The result is tried on a fork, through the same entry
+point and scheduling cycle as in the cell. It counts only if every moved gang runs where the plan says, nothing else is
+stopped, and the blocked work has started.
 
-The cost of a move is the work since the last checkpoint, or the time to write one where it writes one when asked, and a
-restart, times the share of the cell that the gang holds. The benefit is what starts because of it: its share of the
-cell, times the time it would otherwise have waited, or its run time where that is shorter. A plan is worth it when the
-benefit is at least half the cost, as in Karpenter's balanced consolidation; the person asking may want another ratio.
+The cost of a move is the work since the last checkpoint (or the time to write one on request) and a restart, times the
+share of the cell that the gang holds. The benefit is the share of the work that starts because of it, times its wait
+without the plan, or times its run time where that is shorter. A plan is worth it when the benefit is at least half the
+cost, as in Karpenter's balanced consolidation; the caller may set another ratio.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from engine.capacity.task_shapes import Shape, task_size
 from engine.capacity.topology import domain_room, levels_asked
 from engine.control import Engine
 from engine.model import commands as cmd
-from engine.model.columns import view
+from engine.model.columns import Rows, view
 from engine.model.errors import MusterError, NotFoundError, SpecError
 from engine.model.queries import (
     Consolidation,
@@ -39,7 +39,8 @@ from engine.model.queries import (
 from engine.model.specs import HOUR_MS, TaskGroup, Toleration, WorkloadState
 from engine.placement.fragmentation import headline_ppm, in_one_piece
 from engine.placement.gang_placement import Claim, place, unplace, variants
-from engine.reads.pending_reasons import FRAGMENTED, SCATTERED, named
+from engine.placement.node_choice import named
+from engine.reads.pending_reasons import FRAGMENTED, SCATTERED
 from engine.scheduling.migration import KEPT, Movable
 from engine.scheduling.preemption import bound_rows, off_nodes
 from engine.scheduling.victim_candidates import VictimCandidates
@@ -56,13 +57,12 @@ MAX_GOALS = 8
 MAX_LOTS = 500
 """Lots of like waiting workloads that are looked at for those."""
 UNKNOWN_MS = HOUR_MS
-"""What an unknown wait or run time counts as, and how long a freed node is taken to be of use."""
+"""Value of an unknown wait or run time, and of the useful time of a freed node."""
 MILLION = 1_000_000
-Rows = np.ndarray[Any, np.dtype[Any]]
 
 
 class PlacementGoal(NamedTuple):
-    """What is to find room."""
+    """The work or nodes that need room."""
 
     name: str
     row: int
@@ -76,16 +76,16 @@ class GangMove(NamedTuple):
 
     row: int
     nodes: tuple[int, ...]
-    """In the order in which they are to be filled."""
+    """Nodes in the order in which they are to be filled."""
 
 
 class MoveLayout(NamedTuple):
-    """Where everything goes once the moving are off their nodes."""
+    """The place of everything once the moved gangs are off their nodes."""
 
     nodes: frozenset[int]
-    """Of the goal."""
+    """Nodes of the goal."""
     relays: tuple[GangMove, ...]
-    """In the order in which they found their places."""
+    """Moved gangs in the order in which they found their places."""
 
 
 def plan(engine: Engine, request: ConsolidationRequest) -> Consolidation:
@@ -153,7 +153,7 @@ class _Planner:
         self.state: State = engine.state
         self.request = request
         self.tried: list[str] = []
-        """What was looked at and came to nothing, each with why."""
+        """Trials that came to nothing, each with the reason."""
         self.most_moves = request.max_moves or MAX_MOVES
         self.movable = Movable(self.state, engine.now_ms)
 
@@ -178,8 +178,9 @@ class _Planner:
     # -- what for -----------------------------------------------------------------------------------------------------
 
     def _most_valuable(self) -> list[int]:
-        """What fragmentation alone holds up, one of each kind: by band, then by the share of the cell it would put to
-        use, then by age."""
+        """The workloads that fragmentation alone holds up, one of each kind: by band, then by the share of the cell it
+        would put to use, then by age.
+        """
         state, token = self.state, self.engine.reader.explainer.token
         w = state.workloads
         heads = sorted(group.rows[group.front] for group in state.pending.groups.values())[:MAX_LOTS]
@@ -187,7 +188,7 @@ class _Planner:
         return sorted(rows, key=lambda r: (-w.band_at(r), -state.cell_share(w.class_at(r).request), r))[:MAX_GOALS]
 
     def _for_workload(self, row: int) -> tuple[ConsolidationPlan | None, str]:
-        """In the first of its variants that quota allows and moves make room for."""
+        """A plan in the first of its variants that quota allows and moves make room for."""
         state = self.state
         least = state.workloads.class_at(row).least
         why = "no node of the cell has what its tasks ask for"
@@ -218,7 +219,7 @@ class _Planner:
         if short:
             return None, short
         level = self.movable.level()
-        why = self.movable.said(self._in_the_way(goal.shapes), level)
+        why = self.movable.reasons(self._in_the_way(goal.shapes), level)
         for _ in range(MAX_ROUNDS):
             moving = self._cheapest(goal, level)
             if moving is None:
@@ -234,8 +235,9 @@ class _Planner:
         return None, f"none found in {MAX_ROUNDS} searches; {why}"
 
     def _short(self, goal: PlacementGoal) -> str:
-        """What lacks even if all that is free were in one piece; empty when nothing does, or when elastic work could
-        give some of what it has."""
+        """The shortage even if all free capacity were in one piece; empty when there is none, or when elastic work
+        could give some of its own.
+        """
         for shape, count in zip(goal.shapes, goal.counts, strict=True):
             room = in_one_piece(self.state.capacity, shape)
             if room < count and not self.state.stretched:
@@ -244,7 +246,7 @@ class _Planner:
         return ""
 
     def _has_room(self, goal: PlacementGoal) -> str:
-        """Why no move is of use where there is room."""
+        """The reason why no move is of use where there is room."""
         if goal.row == NONE:
             return f"{_counted(goal.counts[0], f'empty node of {goal.name}')} there already"
         reason = self.engine.reader.explainer.reasons(goal.row)[0]
@@ -467,13 +469,13 @@ def migration(to: dict[str, tuple[str, ...]]) -> cmd.Migrate:
 
 
 def _counted(count: int, one: str) -> str:
-    """As in "2 tasks of 8 GPU are"."""
+    """A number in words: "2 tasks of 8 GPU are"."""
     noun, _, rest = one.partition(" of ")
     return f"{count} {noun}{'' if count == 1 else 's'} of {rest} {'is' if count == 1 else 'are'}"
 
 
 class _Budget:
-    """How many gangs may be moved, in all and of each queue."""
+    """The number of gangs that may be moved, in all and of each queue."""
 
     def __init__(self, state: State, now_ms: int, most: int) -> None:
         self._queue = state.workloads.queue

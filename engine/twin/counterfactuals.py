@@ -1,9 +1,9 @@
-"""What would let a waiting workload start: the smallest single change that was found, and tried.
+"""Counterfactuals: the smallest single change found and tried that would let a waiting workload start.
 
 Candidates follow from the primary reason, the cheapest for an operator first. Each is applied to a fork of the cell,
-through the same door and followed by the same scheduling cycle as in the cell itself; it counts only if the workload
-then has its nodes. So nothing is told that the scheduler would not do: others ahead of it take what is new first, and a
-change that would start them instead is no answer. A search stops at its first success, and after MAX_FORKS forks.
+through the same entry point and scheduling cycle as in the cell. It counts only if the workload then has its nodes. So
+no answer shows a start that the scheduler would not make: work ahead in the order takes new capacity first, and a
+change that starts only that work is no answer. A search stops at its first success, and after MAX_FORKS forks.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from engine.model.specs import (
     quantity,
 )
 from engine.placement.gang_placement import variants
+from engine.placement.node_choice import named
 from engine.reads.pending_reasons import (
     ARRAY_LIMIT,
     BACKOFF,
@@ -61,7 +62,6 @@ from engine.reads.pending_reasons import (
     amount,
     borrowers,
     moment,
-    named,
 )
 from engine.scheduling.candidate_order import order_of
 from engine.state.cell_state import BOUND, State
@@ -76,7 +76,7 @@ MAX_LENDERS = 3
 MAX_NEW_TASKS = 4096
 """Room for that many more tasks is tried at most."""
 MAX_ROUNDS = 4
-"""How often more quota is added for others that took what was meant for the workload."""
+"""Number of times that more quota is added for others that took what was meant for the workload."""
 DEVICE = 1000
 """Milli-GPU of a whole device."""
 
@@ -92,9 +92,9 @@ class ChangeTrial(NamedTuple):
 
 
 def verified(engine: Engine, workload_id: str) -> Unblocking:
-    """What would let the workload start now. The engine is forked and otherwise left alone.
+    """The change that would let the workload start now. The engine is forked and otherwise left alone.
 
-    Nothing is found for what does not wait. Raises NotFoundError.
+    Nothing is found for a workload that does not wait. Raises NotFoundError.
     """
     row = engine.state.workloads.row(workload_id)
     if not engine.reader.explainer.token(row):
@@ -123,7 +123,7 @@ class _Search:
         self.forks = 1
         self._engine = engine
         self._after: State = engine.state
-        """What became of the cell in the last trial."""
+        """State of the cell after the last trial."""
         self._tried_on: Engine | None = None
         """The fork of the last trial. One at a time: each of a large cell takes a quarter of a gigabyte."""
 
@@ -147,7 +147,7 @@ class _Search:
         return _stated(trial, self.id) if self._starts(trial) else None
 
     def _starts(self, trial: ChangeTrial) -> bool:
-        """Whether the workload has its nodes after the change. False without a try when all forks are used up."""
+        """True if the workload has its nodes after the change. False without a try when all forks are used up."""
         if self.forks == MAX_FORKS:
             return False
         self.forks += 1
@@ -230,7 +230,7 @@ class _Search:
         yield self._try(ChangeTrial("budget", text, (cmd.SetBudgets(budgets=tuple(raised)),)))
 
     def one_member_less(self) -> Iterator[Counterfactual | None]:
-        """Whatever member of its array loses least work."""
+        """Stop the member of its array that loses least work."""
         w = self.state.workloads
         running = [row for row in np.flatnonzero(view(w.array) == w.array[self.row]).tolist() if self._is_bound(row)]
         least = min(running, key=self._loss)
@@ -262,7 +262,7 @@ class _Search:
     # -- promises -----------------------------------------------------------------------------------------------------
 
     def shorter_estimate(self) -> Iterator[Counterfactual | None]:
-        """As long as it may run without delaying what was promised or reserved."""
+        """The longest estimate that would not delay promised or reserved work."""
         state = self.state
         workload_class = state.workloads.class_at(self.row)
         if workload_class.reservation or not self._may_be_copied():
@@ -292,7 +292,7 @@ class _Search:
             yield self._try(ChangeTrial("promise", text, (cmd.Hold(ids=(first,)),)))
 
     def unreserve(self) -> Iterator[Counterfactual | None]:
-        """One advance reservation less: the smallest first."""
+        """Cancel one advance reservation: the smallest first."""
         reservations = self.state.bookings.reservations
         for reservation in sorted(reservations, key=lambda r: (len(r.spec.nodes), r.booking)):
             name = reservation.spec.name
@@ -310,7 +310,7 @@ class _Search:
     # -- quota --------------------------------------------------------------------------------------------------------
 
     def returned(self) -> Iterator[Counterfactual | None]:
-        """Another queue gives back what it borrows: it starts nothing more, and just enough of its work is requeued."""
+        """Another queue gives back borrowed quota: it starts nothing more, and just enough of its work is evicted."""
         lack = self._lack(self.state.queues)
         if lack is None:
             return
@@ -347,8 +347,9 @@ class _Search:
         return chosen if short <= 0 else []
 
     def more_quota(self) -> Iterator[Counterfactual | None]:
-        """As much more nominal quota of its queue as is lacking, at whichever vertex above; and again, when others
-        ahead of it took that."""
+        """Add the missing nominal quota of its queue, at whichever vertex above; and again, when others ahead of it
+        took that.
+        """
         added: dict[tuple[int, int], int] = {}
         after = self.state
         for _ in range(MAX_ROUNDS):
@@ -376,7 +377,7 @@ class _Search:
         return queue if not pool or pool in self.state.queues.flavors_of(queue) else lack.vertex
 
     def _lack(self, queues: QueueTree) -> Lack | None:
-        """What it lacks in the way it would like best."""
+        """The missing quota in the way to start that it prefers."""
         state = self.state
         shapes = next(variants(self.state, self.row), None)
         if shapes is None:
@@ -387,7 +388,7 @@ class _Search:
     # -- nodes --------------------------------------------------------------------------------------------------------
 
     def uncordon(self) -> Iterator[Counterfactual | None]:
-        """As many of its cordoned nodes as it takes, those with most room for it first."""
+        """Uncordon as many nodes as it takes, those with most room for it first."""
         for span in self._homes():
             nodes = self._asleep_enough(span)
             if nodes:
@@ -421,8 +422,9 @@ class _Search:
         return sorted(nodes)
 
     def _homes(self) -> list[Span | None]:
-        """Where it might go: None for anywhere; or the domains of its required level, those first in which it lacks
-        least."""
+        """Its possible domains: None for anywhere; or the domains of its required level, those first in which it lacks
+        least.
+        """
         capacity, asked = self.state.capacity, self._shapes()[0].topology
         if asked is None or asked.required is None:
             return [None]
@@ -443,7 +445,7 @@ class _Search:
         return [least - known.rooms(capacity, shape).total(span) for shape, least in pairs]
 
     def moved(self) -> Iterator[Counterfactual | None]:
-        """What runs moves aside, each gang to another place, where that brings more than it costs."""
+        """Moves of running work, each gang to another place, where that brings more than it costs."""
         if self.forks + 2 >= MAX_FORKS:
             return
         self.forks += 2
@@ -526,8 +528,9 @@ class _Search:
 
 
 class _Site:
-    """Where new nodes for the tasks of one group would stand: in a pool of their own, each just large enough for one
-    task; or, where the group or the quota names pools, in the pool it would like best."""
+    """The place of new nodes for the tasks of one group: in a pool of their own, each just large enough for one task;
+    or, where the group or the quota names pools, in the pool it prefers.
+    """
 
     def __init__(self, state: State, row: int, group: int, shape: Shape, home: Span | None) -> None:
         """`home`: the domain that they should be in, if that matters."""
@@ -542,7 +545,7 @@ class _Site:
         self.per_node = self.shape.most_on(self.pool) if self.shape.pools else 0
         """Tasks that one such node holds; 0 when it holds none."""
         alone = shape.terms is not None and bool(shape.terms.apart or shape.terms.shunned)
-        """Where it is not known to be, nobody is beside it."""
+        """True if it must be alone: where its place is unknown, no other work is near it."""
         self.place = self._place_in(home, shape) if home is not None else {} if alone else self._place(like)
         """Level -> name of where they stand."""
 
@@ -563,7 +566,7 @@ class _Site:
         )
 
     def _place(self, pool: int | None) -> dict[str, str]:
-        """Where most devices of the pool are free, so that a gang stays close together."""
+        """The place with most free devices of the pool, so that a gang stays close together."""
         capacity = self.capacity
         nodes = np.flatnonzero(view(capacity.pool) == pool) if pool is not None else np.empty(0, np.int64)
         if not len(nodes):
@@ -574,7 +577,7 @@ class _Site:
         return self._names_at(int(nodes[np.flatnonzero(racks == rack)[0]]), ("zone", "block", "rack"))
 
     def _place_in(self, home: Span, shape: Shape) -> dict[str, str]:
-        """In the domain, down to the level that is required."""
+        """The place in the domain, down to the level that is required."""
         required = shape.topology.required if shape.topology is not None else None
         levels = LEVELS[: LEVELS.index(required or "node") + 1]
         return self._names_at(int(domain_room(self.capacity).tree.rows[home[0]]), levels)
@@ -583,8 +586,8 @@ class _Site:
         capacity = self.capacity
         return {at: capacity.places.names[getattr(capacity, at)[node]] for at in levels if at != "node"}
 
-    def said(self, nodes: int) -> str:
-        """What so many nodes are, in words."""
+    def text(self, nodes: int) -> str:
+        """So many nodes, in words."""
         level = next((at for at in ("rack", "block", "zone", "region") if self.place.get(at)), "")
         where = f" in {level} {self.place[level]}" if level else ""
         if not self.is_new:
@@ -598,7 +601,7 @@ class _Site:
 
 
 def _grown(wanted: list[tuple[_Site, int]]) -> ChangeTrial:
-    """So many new nodes on each site."""
+    """Edits for so many new nodes on each site."""
     edits: list[cmd.AnyCommand] = [cmd.AddPools(pools=(site.pool,)) for site, _ in wanted if site.is_new]
     nodes: list[NodeSpec] = []
     for site, count in wanted:
@@ -606,12 +609,13 @@ def _grown(wanted: list[tuple[_Site, int]]) -> ChangeTrial:
         names = _free_names(f"{site.pool.name[:100]}-new", taken, count)
         nodes += [msgspec.structs.replace(NodeSpec(id=n, pool=site.pool.name), **site.place) for n in names]
     edits.append(cmd.AddNodes(nodes=tuple(nodes)))
-    return ChangeTrial("capacity", " and ".join(site.said(count) for site, count in wanted), tuple(edits))
+    return ChangeTrial("capacity", " and ".join(site.text(count) for site, count in wanted), tuple(edits))
 
 
 def _may_name(tree: QueueTree, vertex: int, slot: int) -> bool:
-    """Whether the vertex may be given quota of the slot's pool. A queue that names no pools takes any; the first it
-    names would close the others to it."""
+    """True if the vertex may be given quota of the slot's pool. A queue that names no pools takes any; the first it
+    names would close the others to it.
+    """
     pool, _ = tree.named_slot(slot)
     return not pool or pool in tree.flavors_of(vertex) or bool(tree.children[vertex])
 

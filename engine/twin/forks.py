@@ -1,21 +1,15 @@
-"""Work on a copy of this process: `os.fork`, and large memory pages that make it quick.
+"""Tasks on a copy of this process, made by `os.fork`: nothing is copied until one side writes to it.
 
-Work on a copy of this process: `os.fork`, so nothing is copied until one side writes to it.
+The child has only the thread that forked, so it may touch nothing that other threads might have held at that moment. It
+closes every file but its pipe, takes no lock, writes to no stream of ours, and leaves by `os._exit` without running
+this process's exit handlers. It dies with the thread that started it (Linux), and with any child it started itself. It
+sends its results as frames over a pipe; the parent never waits for it. Its memory is bounded, and if memory runs out
+all the same the kernel kills a child before any other process.
 
-The child has only the thread that forked, so it may touch nothing that other threads might have held at that moment:
-it closes every file but its pipe, takes no lock, writes to no stream of ours, and leaves by `os._exit` without
-running what this process would run at its end. It dies with the thread that started it (Linux), and with any child it
-started itself. What it has to say it sends as frames over a pipe; the parent never waits for it.
-
-However wrong a child goes, it ends and not the machine: there is a bound to its memory, and where memory runs out all
-the same the kernel takes a child before anything else.
-
-Large memory pages, so that a fork of a large engine is quick.
-
-All that `os.fork` does is to copy the page table: 8 bytes and some bookkeeping for every 4 KiB page, 15 ms for a
-gigabyte. In pages of 2 MiB the same takes 2 ms, and what is written afterwards is still copied 4 KiB at a time. Nothing
-here changes what the memory holds; where the system has no such pages, nothing happens. Linux 6.1 and later
-(MADV_COLLAPSE); it asks for no privilege and heeds no setting but its own errors.
+Large memory pages make the fork of a large engine quick. `os.fork` copies the page table: 8 bytes and some bookkeeping
+for every 4 KiB page, 15 ms for a gigabyte. With pages of 2 MiB the same takes 2 ms, and later writes still copy 4 KiB
+at a time. The content of the memory stays the same, and where the system has no such pages, nothing happens. Linux 6.1
+and later (MADV_COLLAPSE); it needs no privilege and ignores all errors but its own.
 """
 
 from __future__ import annotations
@@ -40,7 +34,7 @@ NICENESS = 5
 PIPE_BYTES = 1 << 20
 READ_BYTES = 1 << 18
 PATIENCE_S = 0.2
-"""How long a child may take to end its own children and itself before it is killed."""
+"""Time for a child to end its own children and itself before it is killed."""
 MAX_FRAME = 1 << 30
 MAX_ROOM, MIN_ROOM = 4 << 30, 512 << 20
 """Bytes that a child may take beyond what it began with. Half of what is free then, between these two."""
@@ -51,7 +45,7 @@ _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _RUNNING: set[Child] = set()
-"""Those this process has started and not seen end."""
+"""Children of this process that have not been seen to end."""
 
 Report = Callable[[bytes], None]
 """Sends one frame to the parent."""
@@ -67,19 +61,19 @@ class Child:
         self._buffer = bytearray()
         self._open = True
         self.over = False
-        """It has ended, and all it said was read."""
+        """True once it has ended and all its frames were read."""
         self.late = False
-        """It was ended because its time was up."""
+        """True if it was ended because its time was up."""
         self.exit_code: int | None = None
-        """As in subprocess: negative for a signal."""
+        """Exit code as in subprocess: negative for a signal."""
         _RUNNING.add(self)
 
     def fileno(self) -> int:
-        """For select: readable when there is something to read, or it has ended."""
+        """The pipe, for select: readable when there is something to read, or it has ended."""
         return self._pipe
 
     def frames(self) -> list[bytes]:
-        """What has come since the last call. Never waits."""
+        """The frames since the last call. Never waits."""
         if self.over:
             return []
         if time.monotonic() > self._deadline:
@@ -109,8 +103,8 @@ class Child:
         return found
 
     @property
-    def end_told(self) -> str:
-        """What to say of one that is over and did not say all it had to."""
+    def failure_text(self) -> str:
+        """The error of a child that is over and did not send all it had to."""
         if self.late:
             return "took too long"
         if self.exit_code == OUT_OF_MEMORY:
@@ -243,7 +237,7 @@ def _bound_memory() -> None:
 
 
 def _traced() -> bytes:
-    """Where it went wrong, for a log that people look at: words of strangers in it are escaped."""
+    """The place of the fault, for a log that people look at: words of strangers in it are escaped."""
     return b"\n".join(line.encode("unicode_escape") for line in traceback.format_exc().split("\n"))
 
 

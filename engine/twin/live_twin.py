@@ -1,8 +1,8 @@
-"""The twin of a live engine: what would happen if, when will it start, would it run.
+"""The twin of a live engine: what-ifs, start estimates and trials of one workload.
 
-Every ask is answered in a child process that has the engine's state as it was when asked, by copy on write; the live
-engine goes on meanwhile. `start` and `poll` are called on the engine's thread, which is the one that may fork and the
-one that keeps what was told; the others from any thread.
+A child process answers each question on the engine's state at that moment, by copy on write; the live engine goes on
+meanwhile. Call `start` and `poll` on the engine's thread, which forks and keeps the answers; call the others from any
+thread.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TELL_EVERY_S = 0.1
 
 
 class RunProgress(msgspec.Struct, frozen=True, array_like=True, tag="told"):
-    """How far a run is, and what it has found by then."""
+    """The progress of a run, and its findings so far."""
 
     permille: int
     answer: Answer | None
@@ -70,7 +70,8 @@ class Twins:
         self._engine = engine
         self._run_times = run_times
         self._runs: dict[str, RunStatus] = {}
-        self._children: dict[str, forks.Child] = {}
+        self.children: dict[str, forks.Child] = {}
+        """Children of the runs under way, by id."""
         self._count = 0
         self._changed = threading.Condition()
 
@@ -81,9 +82,9 @@ class Twins:
         cell does not have, RefusedError when too many runs are under way."""
         check(self._engine.state, ask)
         with self._changed:
-            if len(self._children) >= MAX_AT_ONCE:
+            if len(self.children) >= MAX_AT_ONCE:
                 raise RefusedError(
-                    f"{len(self._children)} runs of the twin are under way", "Wait for one of them, or cancel it"
+                    f"{len(self.children)} runs of the twin are under way", "Wait for one of them, or cancel it"
                 )
             engine, run_times = self._engine, self._run_times
             try:
@@ -104,31 +105,31 @@ class Twins:
                 error=None,
                 serial=1,
             )
-            self._children[status.id] = worker
+            self.children[status.id] = worker
             self._runs[status.id] = status
             self._forget_old()
             return status
 
     @property
     def busy(self) -> bool:
-        """Whether runs are under way."""
-        return bool(self._children)
+        """True if runs are under way."""
+        return bool(self.children)
 
     def poll(self) -> None:
         """Take in what the children have said. Cheap when nothing is under way; never waits."""
-        if not self._children:
+        if not self.children:
             return
         with self._changed:
-            before = {run_id: self._runs[run_id].serial for run_id in self._children}
-            for run_id, worker in list(self._children.items()):
+            before = {run_id: self._runs[run_id].serial for run_id in self.children}
+            for run_id, worker in list(self.children.items()):
                 for frame in worker.frames():
                     self._hear(run_id, _decoder.decode(frame))
                 if worker.over:
-                    del self._children[run_id]
+                    del self.children[run_id]
                     if self._runs[run_id].state == "running":
                         less = worker.late or worker.exit_code == forks.OUT_OF_MEMORY
                         remedy = "Ask for a shorter horizon or fewer seeds" if less else "The engine's log has more"
-                        problem = f"the run {worker.end_told}"
+                        problem = f"the run {worker.failure_text}"
                         self._note(run_id, state="failed", error=_error(RefusedError(problem, remedy)))
             if any(self._runs[run_id].serial != serial for run_id, serial in before.items()):
                 self._changed.notify_all()
@@ -174,7 +175,7 @@ class Twins:
     def cancel(self, run_id: str) -> RunStatus:
         """End it; what it had found is kept. Nothing happens when it is over."""
         with self._changed:
-            worker = self._children.pop(run_id, None)
+            worker = self.children.pop(run_id, None)
             if worker is not None:
                 worker.cancel()
                 self._note(run_id, state="cancelled")
@@ -182,12 +183,12 @@ class Twins:
             return self.status(run_id)
 
     def runs(self) -> tuple[RunStatus, ...]:
-        """Those under way and the last that are over, newest first."""
+        """The runs under way and the last that are over, newest first."""
         return tuple(reversed(self._runs.values()))
 
     def close(self) -> None:
         """End all that are under way."""
-        for run_id in list(self._children):
+        for run_id in list(self.children):
             self.cancel(run_id)
 
     def _note(self, run_id: str, **changes: object) -> None:

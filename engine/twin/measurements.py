@@ -1,7 +1,7 @@
-"""What is measured while a twin runs ahead: waits, starts, evictions and lost work, use, fragmentation, cost.
+"""Measurements of a twin that runs ahead: waits, starts, evictions and lost work, use, fragmentation and cost.
 
-Fed with every event, as `engine.reads.recent_activity` is in the live engine. Everything is integers and a function of
-the events.
+It is fed with every event, as `engine.reads.recent_activity` is in the live engine. All figures are integers and
+functions of the events.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from engine.model import events as ev
-from engine.model.columns import view
+from engine.model.columns import Ints, view
 from engine.model.specs import HOUR_MS, RESOURCES, WorkloadState
 from engine.placement.fragmentation import headline_ppm
 from engine.reads.recent_activity import Recent
@@ -21,13 +21,13 @@ from engine.state.cell_state import BOUND, State
 
 Key = tuple[str, str, str]
 """(name, of, subject) as in `engine.model.twin_queries.Figure`."""
-NOT_EVICTED = (ev.REQUEUE_CAUSES.index("not confirmed"), ev.REQUEUE_CAUSES.index("migrated"))
-"""Causes of a requeue after which it was not running, or goes on elsewhere."""
+NOT_EVICTED = (ev.EVICTION_CAUSES.index("not confirmed"), ev.EVICTION_CAUSES.index("migrated"))
+"""Causes by which it was not running, or goes on elsewhere."""
 GPU, CPU = RESOURCES.index("gpu_milli"), RESOURCES.index("cpu_milli")
 
 
 class Focus(msgspec.Struct, frozen=True, array_like=True):
-    """What became of one workload that was asked about. Times are -1 for never."""
+    """The fate of one workload that was asked about. Times are -1 for never."""
 
     id: str
     queue: str
@@ -37,15 +37,15 @@ class Focus(msgspec.Struct, frozen=True, array_like=True):
     ended_ms: int
     cost_microusd: int
     ran: bool
-    """It held nodes when the run began, and was not stopped since."""
+    """True if it held nodes when the run began, and was not stopped since."""
     reason: str = ""
-    """Why it did not start at once."""
+    """The reason why it did not start at once."""
     freed_by: tuple[tuple[str, int], ...] = ()
     """(workload, cell ms) that left the nodes it was given, the last on each."""
     placed: tuple[tuple[str, int, int], ...] = ()
     """(pool, tasks, micro-USD an hour) that it held when it first started."""
     stops: int = 0
-    """How often it was stopped and had to wait again."""
+    """Number of times it was stopped and had to wait again."""
 
 
 class Rate:
@@ -77,7 +77,7 @@ class Probe(Recent):
         self.started: dict[int, int] = {}
         """Row -> first start since the run began, of what did not hold nodes then."""
         self.evictions: dict[int, int] = {}
-        """Index into REQUEUE_CAUSES -> how many."""
+        """Index into EVICTION_CAUSES -> how many."""
         self.finished = 0
         self.lost = 0
         """Work that was lost: device milliseconds (cores where the cell has no GPU)."""
@@ -104,7 +104,7 @@ class Probe(Recent):
             ev.Failed: self._left,
             ev.Cancelled: self._left,
             ev.Suspended: self._left,
-            ev.Requeued: self._requeued,
+            ev.Evicted: self._evicted,
             ev.Grown: self._resized,
             ev.Shrunk: self._resized,
             ev.Swapped: self._resized,
@@ -135,7 +135,7 @@ class Probe(Recent):
             handler(event)
 
     def sample(self, now_ms: int) -> None:
-        """No curve is kept."""
+        """Keep no curve."""
 
     def mark(self) -> None:
         """Measure what is too dear to follow: called every now and then."""
@@ -175,7 +175,7 @@ class Probe(Recent):
     def _left(self, event: Any) -> None:
         self._leave(event.row, self._state.now_ms)
 
-    def _requeued(self, event: ev.Requeued) -> None:
+    def _evicted(self, event: ev.Evicted) -> None:
         self._leave(event.row, self._state.now_ms)
         if event.cause not in NOT_EVICTED:
             self.evictions[event.cause] = self.evictions.get(event.cause, 0) + 1
@@ -224,7 +224,7 @@ class Probe(Recent):
         return known
 
     def _take_stock(self) -> None:
-        """What is held as the run begins, in whole columns."""
+        """Read the holdings at the beginning of the run, in whole columns."""
         state = self._state
         w, a = state.workloads, state.allocations
         self._bound_cost = np.zeros(len(w.ids), np.int64)
@@ -313,7 +313,7 @@ class Probe(Recent):
         found["waiting", "cell", ""] = w.state_counts[WorkloadState.QUEUED]
         found["evictions", "cell", ""] = sum(self.evictions.values())
         for cause, count in sorted(self.evictions.items()):
-            found[f"evictions/{ev.REQUEUE_CAUSES[cause]}", "cell", ""] = count
+            found[f"evictions/{ev.EVICTION_CAUSES[cause]}", "cell", ""] = count
         found["lost_work", "cell", ""] = self.lost
         capacity = self._capacity.until(now_ms)
         found["utilisation", "cell", ""] = self._units.until(now_ms) * 1000 // capacity if capacity else 0
@@ -329,7 +329,7 @@ class Probe(Recent):
         found["idle_cost", "cell", ""] = max(0, self._price.until(now_ms) // HOUR_MS - paid)
         return list(found.items())
 
-    def _waits(self, now_ms: int) -> dict[int | None, np.ndarray[Any, np.dtype[np.int64]]]:
+    def _waits(self, now_ms: int) -> dict[int | None, Ints]:
         """Sorted waits by queue row, and of the cell under None: from the beginning of the run, or from when it could
         have started, to its start; of what still waits, up to now."""
         w = self._state.workloads
@@ -350,7 +350,7 @@ class Probe(Recent):
             since = np.maximum(since, [self._woke.get(row, 0) for row in rows.tolist()])
         waits = np.maximum(until - since, 0)
         queues = view(w.queue)[rows]
-        found: dict[int | None, np.ndarray[Any, np.dtype[np.int64]]] = {None: np.sort(waits)}
+        found: dict[int | None, Ints] = {None: np.sort(waits)}
         for queue in np.unique(queues).tolist():
             found[queue] = np.sort(waits[queues == queue])
         return found

@@ -1,10 +1,10 @@
-"""Running ahead: the same engine, in a process of its own, with run times drawn instead of known.
+"""Rehearsals: the same engine run ahead in a process of its own, with run times drawn instead of known.
 
-A Rehearsal takes over the state of the engine it was made from, so it lives in a child process
-(`engine.twin.forks`), where that state is a copy. It has no journal. What the simulated executor knows of the
-future (how long work will run, and which attempts fail) is not looked at: run times are drawn from what is likely
-(`engine.state.run_times`), those of running work from what is likely given how long it has run, and nothing fails. The
-same seed draws the same for the same workload, so two rehearsals differ by their edits alone.
+A Rehearsal takes over the state of the engine it was made from, so it lives in a child process (`engine.twin.forks`),
+where that state is a copy. It has no journal. It ignores the simulated executor's knowledge of the future (run times
+and failing attempts). Run times are drawn from their distribution (`engine.state.run_times`), those of running work
+given its age, and nothing fails. The same seed draws the same for the same workload, so two rehearsals differ by their
+edits alone.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MAX_LOOKS = 40_000
 """About how often one rehearsal looks at a kind of waiting work in all: with many kinds, cycles are further apart.
 Half of them are spent evenly over the horizon, the other half the denser the nearer."""
 NEAR_MS = 60_000
-"""What counts as near for that."""
+"""Upper limit of a near time, for that purpose."""
 MARKS = 48
 """Times in the horizon at which fragmentation is measured and progress told."""
 MIN_CHECK_MS = 30_000
@@ -54,12 +54,12 @@ FIRST_LOOKS = (256, 64, 16, 4)
 HISTORY_MS = 24 * HOUR_MS
 """Arrivals are resampled from the last day, or as far back as the cell goes."""
 MIRRORED_MS = 3_600_000
-"""Of a mirrored cell the least time that what came of late counts for."""
+"""In a mirrored cell, the minimum period over which recent arrivals are counted."""
 MAX_ARRIVALS = 200_000
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rehearsal is made under."""
+    """The conditions of one rehearsal."""
 
     seed: int
     horizon_ms: int
@@ -67,8 +67,9 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     focus: tuple[str, ...] = ()
     """Workloads followed one by one."""
     until: Literal["horizon", "started", "over", "ended"] = "horizon"
-    """It may stop as soon as everything in focus has started; or is over; or has ended, and as much time again has
-    passed."""
+    """The earliest end of the run: everything in focus has started; or is over; or has ended, and as much time again
+    has passed.
+    """
     looks: bool = False
     """Report what was measured so far at FIRST_LOOKS too."""
     give_up_cpu_s: float = 0.0
@@ -83,13 +84,13 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HorizonProgress(msgspec.Struct, frozen=True, array_like=True, tag="covered"):
-    """So much of the horizon has been run."""
+    """The part of the horizon that has been run."""
 
     ms: int
 
 
 class RehearsalSample(msgspec.Struct, frozen=True, array_like=True, tag="sample"):
-    """What one rehearsal measured."""
+    """The measurements of one rehearsal."""
 
     covered_ms: int
     whole: bool
@@ -139,7 +140,9 @@ class DrawnExecutor(SimulatedExecutor):
         return not self._state.outside.boot_ms
 
     def try_start(self, row: int) -> bool:
-        """What was put on nodes that another scheduler has powered down begins once the last of them has booted."""
+        """Start the task; on nodes that another scheduler has powered down it begins once the last of them has
+        booted.
+        """
         state = self._state
         if not state.outside.boot_ms:
             return True
@@ -249,11 +252,11 @@ class Rehearsal(Engine):
         return self.probe
 
     def _emit(self, event: ev.AnyEvent) -> None:
-        if isinstance(event, ev.Requeued | ev.Swapped):
+        if isinstance(event, ev.Evicted | ev.Swapped):
             w = self.state.workloads
-            if self.state.is_bound(event.row) and not (isinstance(event, ev.Requeued) and event.saved):
+            if self.state.is_bound(event.row) and not (isinstance(event, ev.Evicted) and event.saved):
                 self.probe.note_lost(event.row, w.lost_if_stopped(event.row, self._clock_ms))
-        if self._trace and isinstance(event, ev.Finished | ev.Requeued | ev.Failed | ev.Cancelled | ev.Suspended):
+        if self._trace and isinstance(event, ev.Finished | ev.Evicted | ev.Failed | ev.Cancelled | ev.Suspended):
             self._note_left(event.row, self._clock_ms)
         super()._emit(event)
 
@@ -287,7 +290,7 @@ class Rehearsal(Engine):
             self.probe.freed_by[ids[row]] = tuple((ids[other], at_ms) for other, at_ms in sorted(left))
 
     def note_reasons(self) -> None:
-        """Why those in focus that wait do not start now."""
+        """Note why waiting workloads in focus do not start now."""
         for name in self._focus:
             row = self.state.workloads.row_of.get(name)
             reasons = () if row is None or self.state.is_bound(row) else self.reader.explainer.reasons(row)
@@ -319,7 +322,7 @@ _decoder = msgspec.msgpack.Decoder(Frame)
 
 
 class _Run:
-    """One rehearsal and what is still to happen in it."""
+    """One rehearsal and the events that are still to come in it."""
 
     def __init__(
         self,
@@ -341,7 +344,7 @@ class _Run:
         self.engine = Rehearsal(origin, under.seed, run_times, under.focus, trace=trace)
         self.exact = run_times is None
         self.agenda: list[tuple[int, int, str, ed.AnyEdit | tuple[cmd.AnyCommand, ...]]] = [
-            (self.from_ms + edit.at_ms, i, _said(i, edit), edit) for i, edit in enumerate(edits)
+            (self.from_ms + edit.at_ms, i, _edit_name(i, edit), edit) for i, edit in enumerate(edits)
         ]
         heapify(self.agenda)
         self.stopped_at_once: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -402,7 +405,7 @@ class _Run:
         return at
 
     def _draw_alike(self, specs: list[WorkloadSpec], end: int) -> None:
-        """What arrived, up to `end`, counts for the same caps as what it is like."""
+        """Let arrivals up to `end` count for the same caps as the work they are modelled on."""
         state = self.engine.state
         if not state.caps.any:
             return
@@ -412,7 +415,9 @@ class _Run:
                 draw(state, row, draws)
 
     def _pass_until(self, to_ms: int) -> None:
-        """With the edits that fall into it. Arrivals are taken a cycle at a time: the time may have passed already."""
+        """Advance, with the edits that fall into the time. Arrivals are taken a cycle at a time: their time may have
+        passed already.
+        """
         while self.agenda and self.agenda[0][0] <= to_ms:
             self._advance(self.agenda[0][0])
             self.notes += self._next()
@@ -456,7 +461,7 @@ class _Run:
         return []
 
     def _settled(self) -> bool:
-        """Whether everything in focus has done what was waited for."""
+        """True if everything in focus has reached the awaited state."""
         if self.under.until == "horizon" or self.agenda:
             return False
         w, started = self.engine.state.workloads, self.engine.probe.started
@@ -493,20 +498,21 @@ class _Run:
 
 
 def _checks(horizon_ms: int) -> Iterator[int]:
-    """When to look whether it may stop: the closer together the nearer."""
+    """The times at which to check whether it may stop: the nearer, the closer together."""
     at_ms = MIN_CHECK_MS
     while at_ms < horizon_ms:
         yield at_ms
         at_ms += at_ms // 5
 
 
-def _said(i: int, edit: ed.AnyEdit) -> str:
+def _edit_name(i: int, edit: ed.AnyEdit) -> str:
     return f"edit {i + 1} '{ed.written(edit)[:80]}'"
 
 
 def _arrivals(origin: Engine, under: Conditions) -> list[tuple[int, int]]:
-    """As many as came of late in as much time, each like one of those, at times drawn evenly over the horizon: (cell
-    ms, row it is like)."""
+    """As many arrivals as recently in the same time, each like one of those, at times drawn evenly over the horizon:
+    (cell ms, row it is like).
+    """
     now_ms = origin.now_ms
     recent, span = _came(origin.state, now_ms)
     draw = random.Random(f"{under.seed}/arrivals")
@@ -516,7 +522,7 @@ def _arrivals(origin: Engine, under: Conditions) -> list[tuple[int, int]]:
 
 
 def arrivals_within(state: State, now_ms: int, ms: int) -> int:
-    """How many come in so much time."""
+    """The number of arrivals in so much time."""
     recent, span = _came(state, now_ms)
     return len(recent) * ms // span
 

@@ -1,18 +1,15 @@
-"""When a workload will start, as a distribution, and what would become of it in several ways to run it.
+"""Start estimates: the distribution of a workload's start, its causes, the accuracy of past estimates, and a comparison
+of several ways to run it.
 
-When a workload will start, as a distribution, what that hangs on, and how good such estimates have been.
+Every seed is one rehearsal up to the start. Estimates that were shown are kept beside the journal and scored once the
+workload has started: the share of starts between p10 and p90, and the error of the median, by how far ahead they were
+made.
 
-Every seed is one rehearsal up to the start. Estimates that were shown are kept beside the journal, and scored once
-the workload has started: how often the truth lay between p10 and p90, and how far the median was off, by how far ahead
-it was told.
-
-What would become of a workload in several ways to run it: each option is tried alone, on rehearsals with the same
-draws for all other work, so that options differ by themselves alone.
-
-Where there must be an answer within some time, it goes as far as it gets. Work that arrives costs most of it, so every
-option is first run ahead without arrivals, then with them, and what does not get far enough so is told without. Then
-those that were not cut off by the time are run again with other seeds: as many of them as there is time to run MIN_RUNS
-times, since fewer runs make no quantiles.
+Options are compared on rehearsals with the same draws for all other work, so they differ by themselves alone. With a
+time limit the comparison goes as far as it gets. Simulated arrivals cost most of the time, so every option is run first
+without arrivals, then with them; one that does not get far enough is reported without. Options that were not cut off
+are then run again with other seeds, as many of them as there is time to run MIN_RUNS times, since fewer runs make no
+quantiles.
 """
 
 from __future__ import annotations
@@ -172,7 +169,7 @@ def _ahead(engine: Engine, row: int, samples: list[RehearsalSample]) -> list[Dri
 def dry_run(
     engine: Engine, ask: AskRun, run_times: RunTimes | None, tell: Callable[[int, DryRun | None], None]
 ) -> DryRun:
-    """What would become of the workloads, and of others because of them. Raises MusterError."""
+    """The fate of the workloads, and of others because of them. Raises MusterError."""
     edits: tuple[ed.AnyEdit, ...] = (ed.SubmitEdit(workloads=ask.workloads),)
     focus = tuple(name for spec in ask.workloads for name in ids_of(spec))
     pairs = Pairs()
@@ -238,7 +235,7 @@ def _dry_run(engine: Engine, ask: AskRun, focus: tuple[str, ...], pairs: Pairs) 
 
 
 def shown(engine: Engine, answer: StartEstimate | DryRun) -> list[Estimate]:
-    """What is to be kept of an answer that somebody sees: the starts that came with quantiles."""
+    """The part of a shown answer to keep: the starts that came with quantiles."""
     w = engine.state.workloads
 
     def kept(name: str, kind: str, start: Start) -> list[Estimate]:
@@ -304,7 +301,7 @@ def _score(title: str, found: list[tuple[int, int]]) -> Score:
 
 
 def _truth(engine: Engine, one: Estimate) -> int | None:
-    """When the attempt that was estimated began; None while that is not known."""
+    """The start of the attempt that was estimated; None while it is not known."""
     w = engine.state.workloads
     row = w.row_of.get(one.workload)
     if row is None or w.attempts[row] <= one.attempts:
@@ -323,7 +320,7 @@ def _truth(engine: Engine, one: Estimate) -> int | None:
 
 MAX_OPTIONS = 16
 FREE_PART, FULL_PART = 0.5, 0.4
-"""Of the time that is left: for the first seed without arrivals, then with them. The rest is for other seeds."""
+"""Parts of the remaining time for the first seed: without arrivals, then with them. The rest is for other seeds."""
 MIN_S = 0.02
 """CPU time that a rehearsal has at least."""
 ARRIVAL_S = 0.0003
@@ -337,8 +334,9 @@ GOLDEN = 0.618033988749895
 
 
 def share_of(n: int) -> float:
-    """Of the likely run times the one that the n-th seed has, from 0 to 1: the median first, then spread evenly
-    however many there are (multiples of the golden ratio)."""
+    """The share of the n-th seed among the likely run times, from 0 to 1: the median first, then spread evenly however
+    many there are (multiples of the golden ratio).
+    """
     return (0.5 + n * GOLDEN) % 1
 
 
@@ -369,8 +367,9 @@ class FixedRunTimes(RunTimes):
 
 
 class _Time:
-    """What is left of the time of an ask, by the CPU time that was used, so that answers hang little on what else the
-    machine does; and a last moment all the same."""
+    """The rest of the time of a question, by the CPU time that was used, so that answers depend little on the machine's
+    other load; and a last moment all the same.
+    """
 
     def __init__(self, within_ms: int) -> None:
         self.limited = within_ms > 0
@@ -386,7 +385,7 @@ class _Time:
         return 0.0 if late else max(self._within_s - used_s, 0.0)
 
     def note(self, beside_s: float) -> None:
-        """So much was used by processes beside this one, as if each had had a core."""
+        """Count CPU time used by processes beside this one, as if each had had a core."""
         self._beside_s += beside_s
 
 
@@ -396,11 +395,12 @@ class _Round:
     def __init__(self, ask: AskOptions, places: Sequence[int], n: int, *, arrivals: bool) -> None:
         self.ask, self.places, self.n, self.arrivals = ask, places, n, arrivals
         self.samples: dict[int, RehearsalSample] = {}
-        """By place in the ask."""
+        """Samples by place in the request."""
 
     def run(self, engine: Engine, run_times: RunTimes, horizons: Sequence[int], left: _Time, part: float) -> None:
-        """With that part of what is left of the time: what one option does not need is for those before it, which
-        matter more. Raises MusterError."""
+        """Run within that part of the remaining time. Time that one option does not need goes to those before it, which
+        matter more. Raises MusterError.
+        """
         keep_s = left.left_s() * (1 - part)
         pairs = [self.places[at : at + AT_ONCE] for at in range(0, len(self.places), AT_ONCE)]
         while pairs:
@@ -451,7 +451,7 @@ class _Round:
 def answer(
     engine: Engine, ask: AskOptions, run_times: RunTimes, tell: Callable[[int, Options | None], None]
 ) -> Options:
-    """Everything, or as much as there is time for. `tell(permille, what there is so far)`. Raises MusterError."""
+    """The comparison, as far as there is time. `tell(permille, results so far)`. Raises MusterError."""
     left = _Time(ask.within_ms)
     places = list(range(len(ask.workloads)))
     horizons = [ask.horizon_ms] * len(places)
@@ -482,16 +482,16 @@ def answer(
 
 
 def _reached(one: _Round, place: int, horizon_ms: int) -> bool:
-    """Whether the option was run as far ahead as it should."""
+    """True if the option was run as far ahead as it should."""
     return one.settled(place) or one.samples[place].covered_ms >= horizon_ms
 
 
 Rounds = dict[int, list[_Round]]
-"""By place in the ask, the rounds that the option is told from, by seed."""
+"""Rounds of each option by place in the request, by seed."""
 
 
 def _in_time(rounds: Rounds, places: Sequence[int], times: int, left: _Time) -> list[int]:
-    """Those, the first ones first, that can be run so many times more in the time that is left."""
+    """The first options that can be run so many times more in the remaining time."""
     found: list[int] = []
     beside_s: list[float] = []
     for place in places:
@@ -525,7 +525,7 @@ def _first(engine: Engine, ask: AskOptions, run_times: RunTimes, horizons: list[
 
 
 def _within_reach(engine: Engine, sample: RehearsalSample, left: _Time) -> bool:
-    """Whether what arrives up to then can be run ahead in time."""
+    """True if the arrivals up to then can be run ahead in time."""
     count = arrivals_within(engine.state, engine.now_ms, sample.covered_ms)
     return count * ARRIVAL_S <= left.left_s() * FULL_PART
 

@@ -1,7 +1,7 @@
-"""Before and after: the edits of a what-if tried on rehearsals, seed by seed, and what came of it as intervals.
+"""What-ifs: the edits tried on rehearsals, seed by seed, and the change before and after as intervals.
 
-Runs in a child of the engine's process, and has children of its own: one for each rehearsal, two at a time, all from
-the state as it was when the what-if was asked. Says what it has after a part of the first seed, and after every seed.
+Runs in a child of the engine's process, with children of its own: one for each rehearsal, two at a time, all from the
+state at the moment of the question. It reports after a part of the first seed, and after every seed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def run_all(
                 if one.over:
                     del running[one]
                     if job not in whole:
-                        raise RefusedError(f"a rehearsal {one.end_told}", "The engine's log has more; try again")
+                        raise RefusedError(f"a rehearsal {one.failure_text}", "The engine's log has more; try again")
     finally:
         for one in running:
             one.cancel()
@@ -151,7 +151,7 @@ def ids_of(spec: WorkloadSpec) -> tuple[str, ...]:
 
 
 def interval(values: Iterable[int]) -> Interval:
-    """Of at least one value."""
+    """The interval of at least one value."""
     ordered = sorted(values)
     low, middle, high = quantiles(ordered)
     return Interval(runs=len(ordered), least=ordered[0], p10=low, p50=middle, p90=high, most=ordered[-1])
@@ -260,7 +260,7 @@ def _start_if_any(found: list[Focus]) -> Start | None:
 
 
 def _notes(pairs: Pairs) -> tuple[str, ...]:
-    """What could not be done when its time came, with how often; both sides may say the same."""
+    """Edits that could not be done when their time came, with how often; both sides may give the same."""
     counts: dict[str, int] = {}
     for before, after in zip(pairs.before, pairs.after, strict=True):
         for note in dict.fromkeys((*after.notes, *before.notes)):
@@ -271,7 +271,7 @@ def _notes(pairs: Pairs) -> tuple[str, ...]:
 
 
 def movers(pairs: Pairs, engine: Engine, horizon_ms: int, focus: tuple[str, ...]) -> list[StartFigure]:
-    """Those whose start moves most, by the median over the seeds; a start after the horizon counts as its end."""
+    """Workloads whose start moves most, by the median over the seeds; a start after the horizon counts as its end."""
     w, end_ms = engine.state.workloads, engine.now_ms + horizon_ms + 1
     rows = np.unique(np.concatenate([np.frombuffer(one.rows, np.int32) for one in (*pairs.before, *pairs.after)]))
     if not len(rows):

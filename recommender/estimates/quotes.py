@@ -30,7 +30,7 @@ from engine.model.quantities import MIN_RUNS, shown
 from engine.model.spec_parts import HOUR_MS, MAX_QUANTITY, ScalingSpec, check_id, check_quantity
 from engine.model.specs import MAX_NAME, Resources, TaskGroup, WorkloadSpec, WorkloadState
 from engine.model.twin_queries import Attempt, Options, OptionTrial
-from engine.placement.eligible_nodes import grows
+from engine.placement.node_choice import grows
 from engine.state.ledger import GRAINS, share
 from engine.state.timers import hazard_ppm_hour
 from recommender.estimates.queries import (

@@ -1,6 +1,6 @@
 """Readings of a plan's targets: before it is shown, before it is done, and afterwards.
 
-In a cell that another scheduler decides on, an executed step leaves an intent (`engine.state.intents`). The intent is
+In a cell that another scheduler decides on, an executed step leaves an intent (`engine.state.external_cell`). The intent is
 carried to that scheduler and read back there. A step has succeeded when that reading and the cell as observed since
 both show the effect; where the cell does not hold it, the reading alone decides.
 """
@@ -19,7 +19,7 @@ from engine.model.commands import CARRIED, AnyCommand, why_not
 from engine.model.errors import NotFoundError, RefusedError, SpecError
 from engine.model.queries import Query, Term, WorkloadDetail
 from engine.model.specs import RESOURCES, WorkloadState, check_id
-from engine.state.intents import Intent, Phase
+from engine.state.external_cell import Intent, Phase
 from runbooks.actions import catalogue
 from runbooks.actions.declaration import BOUND, MAX_TARGETS, Action
 from runbooks.actions.nodes import AUTOSCALER

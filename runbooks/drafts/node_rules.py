@@ -16,7 +16,7 @@ from engine.capacity.task_shapes import Shape
 from engine.model.columns import view
 from engine.model.spec_parts import usd
 from engine.model.specs import NodeState, PoolSpec, WorkloadState
-from engine.placement.eligible_nodes import grows, suits
+from engine.placement.node_choice import grows, suits
 from engine.reads import pending_reasons
 from engine.twin.counterfactuals import verified
 from runbooks.actions.workloads import PUT_BACK

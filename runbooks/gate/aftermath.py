@@ -28,7 +28,7 @@ from engine.model.columns import view
 from engine.model.errors import JournalError, MusterError, NotFoundError, RefusedError, SpecError
 from engine.model.external_cells import IntentWord
 from engine.model.specs import WorkloadState
-from engine.state.intents import Intent, Phase, in_doubt, subjects_of, view_of, wanted
+from engine.state.external_cell import Intent, Phase, in_doubt, subjects_of, view_of, wanted
 from runbooks.actions import catalogue, declaration, target_readings
 from runbooks.audit.log import Audit, record_table
 from runbooks.gate import approval_policy, store

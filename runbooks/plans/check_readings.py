@@ -16,7 +16,6 @@ from engine.model.errors import NotFoundError
 from engine.model.queries import Kind, Query, Term
 from engine.model.specs import NodeState, WorkloadState
 from engine.placement.fragmentation import headline_ppm
-from engine.reads.lists import free_gpu
 from runbooks.plans.checks import MEANINGS, Check, CheckName, Finding, check_well_formed, holds, says, wanted, words
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ def _pool_row(engine: Engine, name: str) -> int:
 def _pool_free_gpus(engine: Engine, name: str) -> int:
     c = engine.state.capacity
     ready = (view(c.pool) == _pool_row(engine, name)) & (view(c.state) == NodeState.READY)
-    return int(free_gpu(engine.state)[ready].sum()) // 1000
+    return int(engine.state.capacity.free_gpu()[ready].sum()) // 1000
 
 
 def _pool_in(state: NodeState) -> Reading:

@@ -26,7 +26,7 @@ from engine.model.specs import (
     WorkloadSpec,
     WorkloadState,
 )
-from engine.state.pending_groups import Cause
+from engine.state.pending_work import Cause
 from engine.traces.replay import replay
 
 SIZES = (5_000, 50_000, 130_000)
@@ -210,7 +210,7 @@ def idle_cycle() -> Iterator[dict[str, Any]]:
         begun = time.perf_counter()
         for _ in range(20):
             if again:
-                engine.state.pending_groups.ask(Cause.TIME)
+                engine.state.reconsider.ask(Cause.TIME)
             engine.scheduler.cycle()
         cycle_us = (time.perf_counter() - begun) / 20 * 1e6
         yield {

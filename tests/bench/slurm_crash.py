@@ -45,7 +45,7 @@ from engine.model.specs import (
     TaskGroup,
     WorkloadSpec,
 )
-from engine.state.intents import Phase
+from engine.state.external_cell import Phase
 
 HOUR_MS = 3_600_000
 

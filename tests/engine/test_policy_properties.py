@@ -187,7 +187,7 @@ def test_contests_have_every_kind_of_preemption() -> None:
         for operation in life.operations:
             player.do(operation)
         history = player.engine.witness.history
-        seen.update(ev.REQUEUE_CAUSES[e.cause] for e in history if type(e) is ev.Requeued)
+        seen.update(ev.EVICTION_CAUSES[e.cause] for e in history if type(e) is ev.Evicted)
         seen.update(type(e).__name__ for e in history)
 
     look()
@@ -205,7 +205,7 @@ def test_an_expired_burst_is_reclaimed_in_such_lives() -> None:
     guest, host = (Submit((Draft(gang(4, 1000, 10 * MINUTE), queue),)) for queue in (0, 1))
     shape = cell(1, queues, Settings(preempt_after_ms=0))
     history = live(Life(shape, "easy", None, 0, (guest, Pass(4 * SECOND), host))).engine.witness.history
-    causes = [ev.REQUEUE_CAUSES[event.cause] for event in history if type(event) is ev.Requeued]
+    causes = [ev.EVICTION_CAUSES[event.cause] for event in history if type(event) is ev.Evicted]
     assert causes == ["expired burst"]
 
 
@@ -232,7 +232,7 @@ def test_work_that_was_preempted_and_starts_again_is_not_preempted_in_the_same_m
     for event in engine.witness.history:
         if type(event) is ev.Tick:
             now_ms = event.at_ms
-        elif type(event) is ev.Requeued:
+        elif type(event) is ev.Evicted:
             stopped.append((event.row, event.by, now_ms))
         elif type(event) is ev.Placed:
             placed.append((event.row, now_ms))

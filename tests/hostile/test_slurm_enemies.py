@@ -15,7 +15,7 @@ from engine.external.submission_carrier import JobsByToken
 from engine.model.commands import IntentChange, SettleIntents, Submit
 from engine.model.errors import MusterError, RefusedError, SpecError
 from engine.model.specs import RunSpec
-from engine.state.intents import Phase
+from engine.state.external_cell import Phase
 from runbooks.gate.approval_policy import Grant
 from runbooks.gate.decisions import admit
 from runbooks.plans.identity import Scope

@@ -16,7 +16,7 @@ from engine.external.slurm.job_requests import COMMENT
 from engine.journal.database import Schema, place_of
 from engine.model import commands as cmd
 from engine.model.events import Intended, IntentReopened, IntentSettled
-from engine.state.intents import Intent, Phase, subjects_of, wanted
+from engine.state.external_cell import Intent, Phase, subjects_of, wanted
 from runbooks.actions.catalogue import of_command
 from runbooks.audit.log import Audit, record_table
 from runbooks.gate.approval_gate import Gate, wall_ms

@@ -450,7 +450,7 @@ class Series:
         """The state just before it."""
         self.cleared = cleared
         """The victims were chosen earlier, and given time to write checkpoints."""
-        self.victims: list[ev.Requeued] = []
+        self.victims: list[ev.Evicted] = []
 
 
 class Witness:
@@ -483,7 +483,7 @@ class Witness:
     def before(self, state: State, event: ev.AnyEvent) -> None:
         if self.series is not None and not _goes_on(event, self.series.row):
             raise AssertionError(f"victims were evicted for row {self.series.row}, and then came {event}")
-        if type(event) is ev.Requeued and event.cause in ev.PREEMPTIONS:
+        if type(event) is ev.Evicted and event.cause in ev.PREEMPTIONS:
             if self.series is None:
                 cleared = state.bookings.clearing_for(event.by) is not None
                 self.series = Series(event.by, state.copy(), cleared)
@@ -505,9 +505,9 @@ class Witness:
 
     # -- preemption: P4, P5, P13, P18 ---------------------------------------------------------------------------------
 
-    def _check_victim(self, state: State, event: ev.Requeued) -> None:
+    def _check_victim(self, state: State, event: ev.Evicted) -> None:
         w, q, now_ms = state.workloads, state.queues, state.now_ms
-        victim, by, cause = event.row, event.by, ev.REQUEUE_CAUSES[event.cause]
+        victim, by, cause = event.row, event.by, ev.EVICTION_CAUSES[event.cause]
         name, spec = w.ids[victim], q.specs[w.queue[victim]]
         assert by >= 0, f"{name} was preempted for nobody"
         assert by != victim, f"{name} preempted itself"
@@ -548,7 +548,7 @@ class Witness:
     def _check_preemptor(self, state: State, series: Series) -> None:
         w = state.workloads
         name = w.ids[series.row]
-        if any(ev.REQUEUE_CAUSES[v.cause] == "reclaimed" for v in series.victims):
+        if any(ev.EVICTION_CAUSES[v.cause] == "reclaimed" for v in series.victims):
             books = Books(state.queues.specs)
             queue = state.queues.specs[w.queue[series.row]].name
             over = [slot for slot in books.borrows(queue, leaf_use(state)) if _asks(state, series.row, slot)]
@@ -571,7 +571,7 @@ def _check_reclaimed(series: Series) -> None:
     for queue in {w.queue[victim.row] for victim in series.victims}:
         name = before.queues.specs[queue].name
         mine = [v.row for v in series.victims if w.queue[v.row] == queue]
-        others = [v.row for v in series.victims if ev.REQUEUE_CAUSES[v.cause] != "reclaimed"]
+        others = [v.row for v in series.victims if ev.EVICTION_CAUSES[v.cause] != "reclaimed"]
         parts = {row: leaf_use(before, {row}) for row in mine}
 
         def above(gone: Sequence[int], name: str = name, parts: dict = parts) -> bool:
@@ -599,7 +599,7 @@ def estimated_end(state: State, row: int) -> int:
 
 def _goes_on(event: ev.AnyEvent, row: int) -> bool:
     """Whether the event may follow in a preemption for the row that has begun."""
-    if type(event) is ev.Requeued:
+    if type(event) is ev.Evicted:
         return event.by == row
     return type(event) is ev.Tick or (type(event) is ev.Placed and event.row == row)
 

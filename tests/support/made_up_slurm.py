@@ -19,7 +19,7 @@ from engine.external.slurm.capabilities import SlurmGone, SlurmRefused, SlurmUna
 from engine.external.slurm.job_requests import token_in
 from engine.external.slurm.records import AcceptedJob, Diag, Job, JobList, JobRequest, PastJob
 from engine.model.commands import AnyCommand, IntentChange, SettleIntents
-from engine.state.intents import Intent, Phase
+from engine.state.external_cell import Intent, Phase
 
 SAVED_WITHIN_S = 5.0
 HELD_AT_MAX_S = 50.0

@@ -25,7 +25,7 @@ from engine.model.commands import Requeue, Submit
 from engine.model.errors import SpecError
 from engine.reads import overview
 from engine.reads.overview import Gauges
-from engine.state.usage import UsageSample
+from engine.state.machines import UsageSample
 from recommender.history.metrics import HistoryRequest, SampleBatch, SampleRow
 from recommender.history.telemetry import Telemetry
 from tests.support.cells import small_cell, workload

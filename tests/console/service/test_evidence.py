@@ -13,7 +13,7 @@ from console.service.slurm_cell import SlurmCell
 from engine.loop import EngineLoop
 from engine.model import commands as cmd
 from engine.model.external_cells import FarLook
-from engine.state.intents import Intent
+from engine.state.external_cell import Intent
 from tests.support.patience import PATIENCE_S
 
 

@@ -48,7 +48,7 @@ def test_requests_over_the_quota_of_any_100_seconds_are_refused() -> None:
 def test_what_a_zone_does_not_have_is_out_of_stock_and_comes_with_time() -> None:
     simulated = SimulatedCloud(cloud(zone(stock=((0, 0), (100 * SECOND, 50)), taken_permille_hour=0)))
     simulated.request(0, 30, 38 * SECOND)
-    said = Counter(report.said for report in simulated.take_reports(45 * SECOND))
+    said = Counter(report.signal for report in simulated.take_reports(45 * SECOND))
     assert 19 <= said[ProviderSignal.GRANTED] <= 21
     assert said[ProviderSignal.GRANTED] + said[ProviderSignal.OUT_OF_STOCK] == 30
     assert stock_at(simulated.zones[0], -1) == 0
@@ -59,16 +59,16 @@ def test_the_head_node_drops_the_calls_above_its_limit() -> None:
     simulated = SimulatedCloud(cloud(zone(boot_ms=(10_000, 10_001)), calls=7))
     simulated.request(0, 100, 0)
     reports = simulated.take_reports(60 * SECOND)
-    taken = Counter(report.at_ms // SECOND for report in reports if report.said == ProviderSignal.CALLED)
+    taken = Counter(report.at_ms // SECOND for report in reports if report.signal == ProviderSignal.CALLED)
     assert max(taken.values()) == 7
-    assert sum(taken.values()) + sum(report.said == ProviderSignal.DROPPED for report in reports) == 100
+    assert sum(taken.values()) + sum(report.signal == ProviderSignal.DROPPED for report in reports) == 100
 
 
 def test_spot_machines_are_taken_at_the_rate_and_what_is_given_back_is_heard_of_no_more() -> None:
     simulated = SimulatedCloud(cloud(zone(taken_permille_hour=200), quota=20_000, calls=20_000))
     simulated.request(0, 10_000, 0)
     reports = simulated.take_reports(HOUR_MS)
-    taken = [report for report in reports if report.said == ProviderSignal.TAKEN]
+    taken = [report for report in reports if report.signal == ProviderSignal.TAKEN]
     assert 0.18 < len(taken) / 10_000 < 0.21
     assert simulated.held[0] == 10_000 - len(taken)
     left = sorted({report.machine for report in reports} - {report.machine for report in taken})
@@ -108,7 +108,7 @@ def run(spec: CloudSpec, wanted: int, seconds: int, seed: int = 1) -> tuple[Simu
         reports = simulated.take_reports(second * SECOND)
         pacer.take(reports)
         connected += sum(
-            (report.said == ProviderSignal.CALLED) - (report.said == ProviderSignal.TAKEN) for report in reports
+            (report.signal == ProviderSignal.CALLED) - (report.signal == ProviderSignal.TAKEN) for report in reports
         )
         pacer.ask(wanted, simulated, second * SECOND)
         curve.append(connected)

@@ -283,7 +283,7 @@ def test_planning_changes_nothing() -> None:
     state, now_ms = engine.state, WAIT + 2 * MINUTE
     before = state.digest()
     events = scale_down.plan(state, now_ms, Foresight(state).wanted(now_ms))
-    assert {type(event).__name__ for event in events} >= {"NodesChanged", "Requeued", "Placed"}
+    assert {type(event).__name__ for event in events} >= {"NodesChanged", "Evicted", "Placed"}
     assert state.digest() == before
     check_state(state)
     again = scale_down.plan(state, now_ms, Foresight(state).wanted(now_ms))

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from engine.control import Engine
-from engine.elasticity.service_scaling import unmet
+from engine.elasticity.trial_nodes import missing_replicas
 from engine.model import commands as cmd
 from engine.model.errors import SpecError
 from engine.model.spec_parts import LOOK_EVERY_MS, desired, load_permille
@@ -23,7 +23,7 @@ from engine.model.specs import (
     ServiceSpec,
     WorkloadSpec,
 )
-from engine.state.usage import UsageSample
+from engine.state.machines import UsageSample
 from tests.support.cells import CLASSES, submit, workload
 from tests.support.invariants import WatchedEngine, check_state
 
@@ -144,10 +144,10 @@ def test_replicas_without_room_are_told_and_come_when_there_is_some() -> None:
     engine.command(submit(service(first=5, most=20, simulated_load=((0, 12_000),))))
     engine.advance(LOOK_EVERY_MS)
     assert replicas(engine) == 10
-    assert unmet(engine.state) == [(0, 0, 5)]
+    assert missing_replicas(engine.state) == [(0, 0, 5)]
     engine.command(cmd.AddNodes(nodes=(NodeSpec(id="more", pool="p"),)))
     assert replicas(engine) == 15
-    assert unmet(engine.state) == []
+    assert missing_replicas(engine.state) == []
 
 
 def test_what_quota_does_not_allow_is_not_room_that_is_missing() -> None:
@@ -155,7 +155,7 @@ def test_what_quota_does_not_allow_is_not_room_that_is_missing() -> None:
     engine.command(submit(service(first=5, most=7, simulated_load=((0, 12_000),))))
     engine.advance(LOOK_EVERY_MS)
     assert replicas(engine) == 7
-    assert unmet(engine.state) == []
+    assert missing_replicas(engine.state) == []
 
 
 def test_a_waiting_job_does_not_keep_a_service_from_growing_and_its_promise_holds() -> None:

@@ -11,7 +11,7 @@ from cells import CLASSES
 from invariants import check_state
 
 from engine.control import Engine
-from engine.elasticity.spot_interruptions import lifetime_ms
+from engine.controllers import lifetime_ms
 from engine.model import commands as cmd
 from engine.model.errors import NotFoundError, RefusedError, SpecError
 from engine.model.specs import (

@@ -23,7 +23,7 @@ from engine.model.specs import (
     WorkloadSpec,
     WorkloadState,
 )
-from engine.state.usage import UsageSample
+from engine.state.machines import UsageSample
 from tests.support.cells import CLASSES, submit, workload
 from tests.support.invariants import WatchedEngine, check_state
 

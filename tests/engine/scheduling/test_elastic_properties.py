@@ -16,9 +16,9 @@ from invariants import check_state
 from random_cells import SOME
 
 from engine.control import Engine
-from engine.elasticity.growth_report import outlook
 from engine.elasticity.providers import WINDOW_MS, ProviderFaults
 from engine.elasticity.scale_up import Planner
+from engine.elasticity.scaling_report import outlook
 from engine.model import commands as cmd
 from engine.model.errors import MusterError
 from engine.model.specs import (
@@ -196,7 +196,7 @@ def check_nothing_forgotten(engine: Engine) -> None:
             continue
         tokens = {reason.token for reason in explainer.reasons(row)}
         if tokens & _OF_ROOM and "WaitingForQuota" not in tokens:
-            planner = Planner(state, engine.now_ms, told=row)
+            planner = Planner(state, engine.now_ms, explained=row)
             planner.orders()
             assert planner.outcome == "free" or outlook(state, row) is not None, state.workloads.ids[row]
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from engine.control import Engine
 from engine.model import commands as cmd
 from engine.model.errors import MusterError
-from engine.model.events import BACKFILLED, BURST, REQUEUE_CAUSES
+from engine.model.events import BACKFILLED, BURST, EVICTION_CAUSES
 from engine.model.specs import (
     HOUR_MS,
     BurstSpec,
@@ -96,7 +96,7 @@ def search(engine: Engine, preemptor: WorkloadSpec) -> Preemption | None:
 def victims(engine: Engine, preemptor: WorkloadSpec) -> dict[str, str] | None:
     """Id of each victim -> why it may be one."""
     found = search(engine, preemptor)
-    return found and {engine.state.workloads.ids[row]: REQUEUE_CAUSES[cause] for row, cause in found.victims}
+    return found and {engine.state.workloads.ids[row]: EVICTION_CAUSES[cause] for row, cause in found.victims}
 
 
 # -- the own queue ----------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from engine.model import events as ev
 from engine.model.errors import NotFoundError, RefusedError, SpecError
 from engine.model.specs import RunSpec
 from engine.state.cell_state import State
-from engine.state.intents import DOUBTS_KEPT, ENDED_KEPT, Phase, wanted
+from engine.state.external_cell import DOUBTS_KEPT, ENDED_KEPT, Phase, wanted
 
 
 def job(name: str) -> cmd.Submit:

@@ -12,8 +12,8 @@ from engine.control import Engine
 from engine.model.commands import IntentChange, Observe, SettleIntents, Submit
 from engine.model.external_cells import WorkloadSeen
 from engine.model.specs import ArraySpec, RunSpec
-from engine.state import intents
-from engine.state.intents import NAMED_KEPT_MS, Phase
+from engine.state import external_cell
+from engine.state.external_cell import NAMED_KEPT_MS, Phase
 
 
 def outside_cell(path: Path) -> Engine:
@@ -37,7 +37,7 @@ def see(engine: Engine, name: str, phase: str, array: ArraySpec | None = None) -
 
 
 def test_tokens_of_work_that_ended_long_ago_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intents, "SWEEP_EVERY", 1)
+    monkeypatch.setattr(external_cell, "SWEEP_EVERY", 1)
     engine = outside_cell(tmp_path / "cell.db")
     pair = ArraySpec(first=1, last=2)
     submit(engine, "over")

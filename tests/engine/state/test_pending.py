@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.state.pending_groups import Key, NewArrivals, Pending
+from engine.state.pending_work import Key, NewArrivals, Pending
 
 VALUES = [-5, 0, 900, 0]
 """Integer priorities of the priority classes; two share one."""

@@ -78,7 +78,7 @@ def test_a_child_without_end_to_its_memory_ends_and_says_why(monkeypatch: pytest
     # Not 64: an allocator has mapped more than it uses, and that is filled too.
     assert 1 <= heard < 1 << 10
     assert eating.exit_code == forks.OUT_OF_MEMORY
-    assert "memory" in eating.end_told
+    assert "memory" in eating.failure_text
 
 
 def test_where_memory_runs_out_all_the_same_a_child_goes_first() -> None:

@@ -45,7 +45,7 @@ def told(engine: Engine, ask: Ask) -> Answer:
     twins = Twins(engine)
     run = twins.start(ask).id
     while twins.busy:
-        forks.wait_for(list(twins._children.values()), PATIENCE_S)
+        forks.wait_for(list(twins.children.values()), PATIENCE_S)
         twins.poll()
     status = twins.status(run)
     assert status.error is None, status.error

@@ -62,7 +62,7 @@ def what_if(*edits: str, **more: object) -> WhatIf:
 
 def watch(twins: Twins) -> None:
     """Wait until a child has something to say, and take it in."""
-    forks.wait_for(list(twins._children.values()), PATIENCE_S)
+    forks.wait_for(list(twins.children.values()), PATIENCE_S)
     twins.poll()
 
 
@@ -122,7 +122,7 @@ def children_of(pid: int) -> set[int]:
 def working(twins: Twins, ask: Ask) -> tuple[str, forks.Child, set[int]]:
     """A run that is under way, its process, and the processes of its rehearsals."""
     run = twins.start(ask).id
-    worker = twins._children[run]
+    worker = twins.children[run]
     while not (rehearsals := children_of(worker.pid)) and not worker.over:
         watch(twins)
     assert rehearsals
@@ -438,7 +438,7 @@ def test_many_threads_may_watch_and_cancel_while_the_engine_goes_on() -> None:
         assert len(seen) == 2 * MAX_AT_ONCE
         assert {status.state for status in seen if status.id != runs[0]} == {"done"}
         left = loop.call(lambda _: loop.twins.start(LONG)).id
-        worker = loop.twins._children[left]
+        worker = loop.twins.children[left]
     assert loop.twins.status(left).state == "cancelled"
     assert not alive(worker.pid)
 

@@ -14,7 +14,7 @@ from engine.model import commands as cmd
 from engine.model import external_cells as seen
 from engine.model.errors import RefusedError, SpecError
 from engine.model.specs import NodeSpec
-from engine.state.intents import Intent, Phase
+from engine.state.external_cell import Intent, Phase
 from runbooks.actions import catalogue, target_readings, wording
 from runbooks.actions.wording import inverse_of
 from runbooks.gate.approval_policy import SOLO

@@ -19,7 +19,7 @@ from engine.model import external_cells as seen
 from engine.model.commands import CARRIED
 from engine.model.errors import NotFoundError, RefusedError, SpecError
 from engine.model.specs import ReservationSpec, RunSpec
-from engine.state.intents import Phase
+from engine.state.external_cell import Phase
 from runbooks.audit.log import record_table
 from runbooks.gate import aftermath
 from runbooks.gate.approval_gate import Gate, wall_ms

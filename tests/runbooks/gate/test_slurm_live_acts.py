@@ -14,7 +14,7 @@ from slurm_room import SlurmRoom, room
 
 from engine.external import submission_carrier
 from engine.model.commands import AnswerIntent
-from engine.state.intents import Phase
+from engine.state.external_cell import Phase
 
 pytestmark = pytest.mark.thorough
 releases = pytest.mark.parametrize("release", list(RELEASES))

@@ -21,7 +21,7 @@ from engine.model import commands as cmd
 from engine.model.commands import AnyCommand
 from engine.model.errors import RefusedError, SpecError
 from engine.model.specs import RunSpec
-from engine.state.intents import ENDED_KEPT, Intent, Phase
+from engine.state.external_cell import ENDED_KEPT, Intent, Phase
 
 
 class Acting(MadeUpSlurm):

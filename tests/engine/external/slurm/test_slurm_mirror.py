@@ -22,7 +22,7 @@ from engine.external.slurm.records import JobList, Node, PastJob, SlurmNodes
 from engine.model.commands import IntentChange, SettleIntents, Submit
 from engine.model.queries import Query
 from engine.model.specs import ArraySpec, NodeState, Resources, RunSpec, TaskGroup, WorkloadSpec
-from engine.state.intents import Phase
+from engine.state.external_cell import Phase
 from engine.state.run_times import HistoricRunTimes
 from engine.twin.rehearsals import Rehearsal
 from tests.support.patience import PATIENCE_S

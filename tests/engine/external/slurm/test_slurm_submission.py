@@ -14,7 +14,7 @@ from engine.control import Engine
 from engine.external.submission_carrier import Submitter
 from engine.model.commands import Submit
 from engine.model.specs import RunSpec
-from engine.state.intents import Phase
+from engine.state.external_cell import Phase
 
 
 def job(name: str) -> Submit:

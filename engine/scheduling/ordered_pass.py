@@ -1,10 +1,11 @@
-"""The start of many workloads of one task, in the order in which they would start one by one.
+"""The pass over candidates in their order: each is admitted or passed over, and many of one task start together.
 
-The simple case is that all that waits has just come and keeps its queues within their quotas: who is first is then a
-matter of priority and age, and nobody's share moves. Otherwise a draw takes the first candidate of the lineup and its
-quota, as if it started, and so on with who is first then. All that were drawn are placed in one go. The first that
-finds no node ends the batch: those drawn after it are put back, and it is looked at like any other. What anything but
-room, quota and order has a say in is not drawn at all.
+After a start, the next of its group follows. While room, quota and order alone decide, the first candidates start in
+batches, in the order in which they would start one by one. In the simple case all waiting work has just come and keeps
+its queues within their quotas. The order is then priority and age, and no share moves. Otherwise a draw takes the first
+candidate of the lineup and its quota, as if it started, and goes on with the next first one. All drawn workloads are
+placed in one go. The first without a node ends the batch: those drawn after it are put back, and it is looked at like
+any other. Work that depends on more than room, quota and order is not drawn.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from engine.model import events as ev
 from engine.model.columns import view
 from engine.placement.gang_placement import packed
 from engine.placement.node_choice import is_simple
-from engine.scheduling.candidate_order import CandidateOrder, Order
-from engine.scheduling.cycle_memory import Binder
-from engine.state.pending_groups import Key
+from engine.scheduling.candidate_order import CandidateOrder, Order, ShortestFirst
+from engine.scheduling.cycle_memory import MAX_DECISIONS, Binder, CandidateVerdict, CycleMemory
+from engine.scheduling.workload_admission import Admission, Preemptor
+from engine.state.cell_state import State
+from engine.state.pending_work import Key
 from engine.state.queue_tree import REFUSED, WIDTH, Reach, Vector
 from engine.state.work_changes import requests
 from engine.state.workloads import NONE, WorkloadClass
@@ -50,7 +53,7 @@ class BatchCandidates(NamedTuple):
     classes: list[int]
 
     def orders(self, state: State, first: int, last: int) -> list[Order]:
-        """Where those from `first` to before `last` stood."""
+        """Places in the order of those from `first` to before `last`."""
         w, path = state.workloads, state.queues.path
         return [
             (
@@ -64,7 +67,7 @@ class BatchCandidates(NamedTuple):
 
 
 class BatchQuota(NamedTuple):
-    """What the start of one of a class takes in a queue."""
+    """The quota taken by the start of one of a class in a queue."""
 
     shape: Shape
     request: Vector
@@ -84,7 +87,7 @@ class Batches:
         self._size = MIN_SIZE
         """Candidates drawn for the next batch: more after each that started as a whole."""
         self._plain: dict[int, bool] = {}
-        """By class row, whether nothing but room, quota and order decides about it."""
+        """True by class row if room, quota and order alone decide about it."""
 
     def rush(self) -> BatchCandidates | None:
         """All that waits, where nobody has looked at any of it before, nothing but room may keep one of them from
@@ -122,8 +125,9 @@ class Batches:
         return BatchCandidates(rows, cls.tolist())
 
     def _within_quota(self, more: list[tuple[int, list[int]]]) -> bool:
-        """Whether so much more in these queues leaves each vertex on their paths within its quota, its draw of the past
-        counted as its share counts it."""
+        """True if so much more in these queues leaves each vertex on their paths within its quota, with its past draw
+        counted as its share counts it.
+        """
         state, queues = self._state, self._state.queues
         sums: dict[int, list[int]] = {}
         for queue, quantities in more:
@@ -149,14 +153,14 @@ class Batches:
         return found
 
     def _forget(self) -> None:
-        """What was worked out by rules that are no longer so."""
+        """Drop the results of rules that have changed."""
         if self._rules != self._state.rules:
             self._plans.clear()
             self._plain.clear()
             self._rules = self._state.rules
 
     def may_begin(self, lineup: CandidateOrder) -> bool:
-        """Whether the first of the lineup may find a node: a batch that ends before it began costs another lineup."""
+        """True if the first of the lineup may find a node: a batch that ends before it began costs another lineup."""
         self._forget()
         first = lineup.first()
         if first is None:
@@ -166,8 +170,9 @@ class Batches:
         return plan is None or self._state.capacity.find(plan.shape) != NOWHERE
 
     def are_sure(self) -> bool:
-        """Whether nobody has nodes kept, and no outside cap has a say: room, quota and order alone decide who starts,
-        as long as nobody was promised a time."""
+        """True if no nodes are kept and no outside cap applies: room, quota and order alone decide starts, as long as
+        no time is promised.
+        """
         bookings = self._state.bookings
         return not bookings.reservations and not bookings.clearings and not self._state.caps.any
 
@@ -197,7 +202,7 @@ class Batches:
         groups, queues = state.pending.groups, state.queues
         cls_of, kept = state.workloads.cls, state.workloads.kept
         taken: dict[Key, int] = {}
-        """How many of the group were drawn."""
+        """Number drawn from the group."""
         drawn = queues.drawn[:]
         of_tenants: list[tuple[list[int], Vector]] = []
         """Use that was counted for tenants, and what was added."""
@@ -249,8 +254,9 @@ class Batches:
 
 
 def is_plain(capacity: Capacity, workload_class: WorkloadClass) -> bool:
-    """Whether nothing but room and quota decides whether one of the class starts, and the first bucket that holds its
-    one task where."""
+    """True if room and quota alone decide the start of one of the class, and the first bucket that holds its one task
+    settles its node.
+    """
     if not workload_class.single or workload_class.reservation or workload_class.array:
         return False
     (shape,) = workload_class.shapes
@@ -289,3 +295,117 @@ def put_back(lineup: CandidateOrder, draws: list[Draw]) -> list[tuple[Key, int]]
     for draw in reversed(draws):
         left[draw.key] = draw.order[3]
     return list(left.items())
+
+
+class OrderedPass:
+    """Walks over the candidates once."""
+
+    def __init__(
+        self,
+        state: State,
+        memory: CycleMemory,
+        admission: Admission,
+        binder: Binder,
+        preemptor: Preemptor,
+        batches: Batches,
+        heads: Iterable[tuple[Key, int]],
+    ) -> None:
+        """`heads`: the pending key and the first row of each group."""
+        self._state = state
+        self._memory = memory
+        self._admission = admission
+        self._binder = binder
+        self._batches = batches
+        self._lineup: CandidateOrder | ShortestFirst = CandidateOrder(state, heads)
+        self._closed: set[int] = set()
+        """Queues of which nothing more starts."""
+        self._refused: set[int] = set()
+        """Kinds of which nothing more starts."""
+        self._kinds_fare_alike = not preemptor.anyone_preempts() and not state.bookings.reservations
+        """True if no queue or priority gets nodes that others of the kind do not."""
+        self._one_by_one = binder.max_at_once < 2
+        self._started: Order | None = None
+        """The last that started, until it is known who was next."""
+        memory.lowered.clear()
+
+    def run(self) -> int:
+        """Returns how many started."""
+        before = self._memory.starts
+        while (first := self._next()) is not None:
+            if self._may_start_together():
+                begun = self._start_together()
+                first = self._lineup.first()
+                if begun or first is None:
+                    continue
+            self._admit(*first)
+        return self._memory.starts - before
+
+    def _next(self) -> tuple[Order, Key] | None:
+        """The candidate whose turn it is; None when there is none."""
+        if self._state.policy == "easy-sjbf" and self._memory.reservation is not None:
+            self._put_shortest_first()
+        first = self._lineup.first()
+        if self._started is not None:
+            self._memory.note_decision(self._started, None if first is None else first[0])
+            self._started = None
+        return first
+
+    def _put_shortest_first(self) -> None:
+        if isinstance(self._lineup, CandidateOrder):
+            self._lineup = ShortestFirst(self._state, self._lineup.rest())
+
+    def _admit(self, order: Order, key: Key) -> None:
+        """Start the first candidate, or drop it and what fares alike."""
+        lineup, memory = self._lineup, self._memory
+        if key[1] in self._closed or key[2] in self._refused:
+            lineup.drop(self._closed, self._refused)
+            return
+        verdict = self._admission.admit(order[3])
+        if verdict == CandidateVerdict.STARTED:
+            group = self._state.pending.groups.get(key)
+            lineup.started(None if group is None else group.rows[group.front])
+            self._started = order
+        else:
+            lineup.drop()
+            self._pass_over(key, verdict)
+        if memory.lowered:
+            lineup.lowered(memory.lowered)
+            memory.lowered.clear()
+
+    def _pass_over(self, key: Key, verdict: CandidateVerdict) -> None:
+        """Pass over all that do not start when the first of a group does not."""
+        if verdict == CandidateVerdict.QUEUE_CLOSED or self._state.is_strict(key[1]):
+            self._closed.add(key[1])
+        elif verdict in (CandidateVerdict.ARRAY_LIMIT, CandidateVerdict.CAP):
+            self._refused.add(key[2])
+        elif verdict in (CandidateVerdict.NO_CAPACITY, CandidateVerdict.WOULD_DELAY) and self._kinds_fare_alike:
+            # In other queues and priorities too: room only shrinks during a pass.
+            self._refused.add(key[2])
+
+    # -- together -----------------------------------------------------------------------------------------------------
+
+    def _may_start_together(self) -> bool:
+        together = not self._one_by_one and isinstance(self._lineup, CandidateOrder)
+        return together and self._memory.reservation is None and self._batches.are_sure()
+
+    def _start_together(self) -> int:
+        """Start the first candidates all at once, as many as would start one by one. Returns how many those were. Where
+        one found no room, the pass goes on one by one."""
+        lineup, batches = self._lineup, self._batches
+        assert isinstance(lineup, CandidateOrder)
+        if not batches.may_begin(lineup):
+            self._one_by_one = True
+            return 0
+        draws, nexts = batches.draw(lineup, self._closed, self._refused)
+        if not draws:
+            return 0
+        begun = batches.start(self._binder, draws)
+        known = list(zip(draws[:begun], nexts, strict=False))[-MAX_DECISIONS:]
+        for draw, following in known:
+            self._memory.note_decision(draw.order, following)
+        if begun < len(draws):
+            self._lineup = CandidateOrder(self._state, put_back(lineup, draws[begun:]))
+            self._one_by_one = True
+        elif len(nexts) < begun:
+            self._started = draws[-1].order
+        return begun

@@ -1,24 +1,32 @@
-"""The waiting workloads, in groups of like ones, and reasons to look again at what was refused.
+"""Waiting work: workloads in groups of like ones, the causes to look again at refused work, and the burn of objectives.
 
-The waiting workloads, in groups of like ones.
+Workloads of one priority class, queue and workload class share a group. The scheduler's verdict on the first holds for
+all, so a pass costs the number of different requests, not the number of workloads.
 
-Workloads of one priority class, queue and workload class share a group: the scheduler's verdict on the first holds for
-all, so a pass costs what the number of different requests costs, not the number of workloads.
+Any change that may let refused work start, or that breaks a promise, records a cause here. The cycle takes the causes
+and starts over. Capacity that a node gains is counted at its source instead (`Capacity.gains`).
 
-Reasons to look again at what the scheduler has refused, or promised a time. Whoever changes something that may let
-refused work start, or that breaks a promise, asks with the cause; the cycle takes the causes and starts over.
-
-Room that a node gains is not asked for here: it is counted where it is given back (`Capacity.gains`).
+A start is late when it comes more than the queue's `start_within_ms` after the workload could last have started. That
+moment is its submission, release, resumption, wake-up, or return to the queue after a preemption. Burn is the share of
+late starts divided by the share that may be late: at 1000 permille, as much is late as the objective allows.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, insort
+from collections import deque
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+from engine.model.columns import Numbers, view
+from engine.model.queries import Burn, BurnWindow
+from engine.model.spec_parts import MINUTE_MS
+from engine.model.specs import WorkloadState
+from engine.state.queue_tree import MINUTES, below
+from engine.state.workloads import EVICTED, NONE, PLACED, RELEASED, RESUMED, SUBMITTED, WOKE
 
 Key = tuple[int, int, int, int]
 """(priority class row, queue row, kind, tenant). Like workloads are of one kind: their class row, or, where they kept
@@ -26,7 +34,7 @@ work or draw on caps, a negative number for those of a class that kept as much a
 policy is strictly first come, first served. The tenant counts only in queues that are fair to tenants; -1 elsewhere.
 It is STOPPED for work that no budget lets start."""
 STOPPED = -2
-Column = np.ndarray[Any, np.dtype[Any]]
+Column = Numbers
 
 
 class PendingGroup:
@@ -61,7 +69,7 @@ class PendingGroup:
             del self.rows[at]
 
     def discard_many(self, rows: list[int]) -> None:
-        """As `discard` of each. Cheap for those at the front."""
+        """Call `discard` for each. Cheap for those at the front."""
         if self.rows[self.front : self.front + len(rows)] == rows:
             self.front += len(rows)
             self._trim()
@@ -75,7 +83,7 @@ class PendingGroup:
             self.front = 0
 
     def rank(self, row: int) -> int:
-        """How many rows of the group come before `row`."""
+        """The number of rows of the group before `row`."""
         return bisect_left(self.rows, row, lo=self.front) - self.front
 
 
@@ -191,7 +199,7 @@ class Cause(IntEnum):
     OVERDUE = 2
     """Work that a promise counted on has outrun its expected end."""
     STARTED = 3
-    """What has just started may be preempted by something that was refused before."""
+    """New starts may be preempted by work that was refused before."""
     LEFT = 4
     """Something waits no longer: it may have been first, or promised its time."""
     ORDER = 5
@@ -216,7 +224,7 @@ class Reconsider:
     def __init__(self) -> None:
         self.causes: set[Cause] = set()
         self.times = 0
-        """How often it was asked for."""
+        """Number of requests for a look."""
 
     def ask(self, cause: Cause) -> None:
         self.causes.add(cause)
@@ -230,3 +238,120 @@ class Reconsider:
         other = Reconsider()
         other.causes, other.times = set(self.causes), self.times
         return other
+
+
+if TYPE_CHECKING:
+    from engine.state.cell_state import State
+
+    Numbers = Numbers
+
+HOUR = 60
+"""Minutes of the short window; the long one is as long as starts are kept."""
+_CAN_START = (SUBMITTED, RELEASED, RESUMED, WOKE, EVICTED)
+"""Entries of a history after which a workload may be waiting for its start: the last of them before it is when that
+began."""
+
+
+def burns(state: State, now_ms: int) -> tuple[Burn, ...]:
+    """The burn of each queue with an objective, in the order of their definition."""
+    begin(state, now_ms)
+    tree = state.queues
+    if not tree.starts.of:
+        return ()
+    waiting = _waiting_beyond(state, now_ms)
+    return tuple(
+        Burn(
+            queue=tree.specs[vertex].name,
+            within_ms=tree.specs[vertex].start_within_ms,
+            objective_permille=tree.specs[vertex].objective_permille,
+            hour=_window(state, vertex, HOUR, waiting[vertex], now_ms),
+            six_hours=_window(state, vertex, MINUTES, waiting[vertex], now_ms),
+        )
+        for vertex in tree.starts.of
+    )
+
+
+def begin(state: State, now_ms: int) -> None:
+    """Count from now on, and from the histories what was before, unless that is done."""
+    if state.queues.starts.of is None:
+        state.queues.starts.of = _remembered(state, now_ms)
+
+
+def _window(state: State, vertex: int, minutes: int, waiting: int, now_ms: int) -> BurnWindow:
+    started, late = state.queues.starts.within(vertex, minutes, now_ms)
+    allowed = 1000 - state.queues.specs[vertex].objective_permille
+    every = started + waiting
+    return BurnWindow(
+        started=started,
+        late=late,
+        waiting=waiting,
+        burn_permille=(late + waiting) * 1_000_000 // (every * allowed) if every else None,
+    )
+
+
+def _with_objective(state: State) -> list[int]:
+    return [row for row, spec in enumerate(state.queues.specs) if spec.start_within_ms]
+
+
+def _waiting_beyond(state: State, now_ms: int) -> dict[int, int]:
+    """For each queue with an objective: the queued at or below it that have waited longer."""
+    w, tree = state.workloads, state.queues
+    vertices = _with_objective(state)
+    if not w.state_counts[WorkloadState.QUEUED]:
+        return dict.fromkeys(vertices, 0)
+    rows = np.flatnonzero(view(w.state) == WorkloadState.QUEUED)
+    shortest = min(tree.specs[vertex].start_within_ms for vertex in vertices)
+    waits = now_ms - view(w.since)[rows]
+    rows, waits = rows[waits > shortest], waits[waits > shortest]
+    queues = view(w.queue)[rows]
+    return {
+        vertex: int((below(tree, vertex)[queues] & (waits > tree.specs[vertex].start_within_ms)).sum())
+        for vertex in vertices
+    }
+
+
+def _remembered(state: State, now_ms: int) -> dict[int, deque[list[int]]]:
+    """The starts of the last minutes as the histories tell them."""
+    tree = state.queues
+    vertices = _with_objective(state)
+    found: dict[int, deque[list[int]]] = {vertex: deque() for vertex in vertices}
+    if not vertices or not state.workloads.ids:
+        return found
+    first = now_ms // MINUTE_MS - MINUTES + 1
+    rows, at, waits = _starts_since(state, vertices, first * MINUTE_MS)
+    queues = view(state.workloads.queue)[rows]
+    for vertex in vertices:
+        here = below(tree, vertex)[queues]
+        minutes = at[here] // MINUTE_MS - first
+        started = np.bincount(minutes, minlength=MINUTES)
+        late = np.bincount(minutes[waits[here] > tree.specs[vertex].start_within_ms], minlength=MINUTES)
+        for minute in np.flatnonzero(started).tolist():
+            found[vertex].append([first + minute, int(started[minute]), int(late[minute])])
+    return found
+
+
+def _starts_since(state: State, vertices: list[int], since_ms: int) -> tuple[Numbers, Numbers, Numbers]:
+    """(workload, cell ms, wait before it) of the starts since then in these queues and below. All histories are walked
+    together, backwards."""
+    w = state.workloads
+    at, what, previous = view(w.history_at), view(w.history_what), view(w.history_previous)
+    concerned = np.any([below(state.queues, vertex) for vertex in vertices], axis=0)
+    rows = np.flatnonzero(concerned[view(w.queue)])
+    entries = view(w.history)[rows].astype(np.int64)
+    started = np.full(len(rows), NONE, np.int64)
+    """Cell ms of the start whose wait is looked for; NONE while none is."""
+    found: list[tuple[Numbers, Numbers, Numbers]] = []
+    while len(rows):
+        could = (started != NONE) & np.isin(what[entries], _CAN_START)
+        if could.any():
+            found.append((rows[could], started[could], started[could] - at[entries[could]]))
+        starts = (what[entries] == PLACED) & (at[entries] >= since_ms)
+        started = np.where(starts, at[entries], np.where(could, NONE, started))
+        entries = previous[entries].astype(np.int64)
+        on = (entries != NONE) & ((started != NONE) | (at[entries] >= since_ms))
+        rows, entries, started = rows[on], entries[on], started[on]
+    if not found:
+        none = np.zeros(0, np.int64)
+        return none, none, none
+    each = [np.concatenate(part) for part in zip(*found, strict=True)]
+    return each[0], each[1], each[2]
