@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from console.client import garbage_collection
 from console.client.attach import only_running, running_paths, settings_of, settings_with_cell
 from console.forms.settings import (
     DEFAULT_CELL,
@@ -88,7 +87,6 @@ def open_console(arguments: argparse.Namespace) -> int:
     linear = settings.linear or cannot_place_a_cursor()
     if not linear:
         refuse_without_terminal()
-        garbage_collection.put_off()
         # Read when Textual is loaded: a page takes several frames, and each would wait for its turn.
         os.environ.setdefault("TEXTUAL_FPS", FRAMES_S)
         if sys.stdout.isatty():

@@ -1,11 +1,9 @@
-"""The line to the engine: what is known of it, when a page is asked anew, and who else is here.
+"""The line to the engine: what is known of it, and who else is here.
 
 What is known of the engine: the client of the moment, its health, how far the cell is, and since when it is away.
 
 Who else is here: a daemon thread tells the engine where this console is and waits for news of the others. It never
 touches a widget. Where it cannot be had nothing is said; that the engine is away is told elsewhere.
-
-When a page is asked anew: a key is answered before the cell's news.
 """
 
 from __future__ import annotations
@@ -23,11 +21,8 @@ from console.tui.widgets.frame import MISSED, NEW_S, Age, DataAge
 from engine.model.errors import MusterError, UnreachableError
 
 if TYPE_CHECKING:
-    from textual.timer import Timer
-
     from console.client.presence import Doing, Here
     from console.client.protocol import Client, Health
-    from console.tui.app import MusterApp
     from console.tui.widgets.pane import AsOf, Pane
 
 
@@ -230,48 +225,3 @@ def place_of(pane: Pane | None, *, deciding: bool) -> PresencePlace:
         return PresencePlace()
     thing = pane.line if pane.NAME in THINGS else ""
     return PresencePlace(pane.NAME, thing, "decides" if deciding and thing else "looks")
-
-
-REST_S = 0.15
-"""While keys come quicker than that, what happens in the cell waits."""
-LONGEST_S = 1.0
-"""How long it waits at most."""
-
-
-class RefreshThrottle:
-    """One per app."""
-
-    def __init__(self, app: MusterApp) -> None:
-        self._app = app
-        self.keyed_at = float("-inf")
-        """When a key was pressed last, by the app's clock."""
-        self._due_at = float("-inf")
-        self._waiting: Timer | None = None
-
-    def keyed(self) -> None:
-        """A key was pressed."""
-        self.keyed_at = self._app.clock()
-
-    def news(self) -> None:
-        """The cell is further: the page is asked anew when the fingers rest, or have kept it waiting long enough."""
-        now = self._app.clock()
-        if self._waiting is not None:
-            return
-        if now - self.keyed_at >= REST_S and not self._covered:
-            self._app.reload()
-            return
-        self._due_at = now + LONGEST_S
-        self._waiting = self._app.set_timer(REST_S, self._rested)
-
-    @property
-    def _covered(self) -> bool:
-        """What lies over the page would be drawn anew with it, and is what is read."""
-        return len(self._app.screen_stack) > 1
-
-    def _rested(self) -> None:
-        self._waiting = None
-        now = self._app.clock()
-        if self._covered or (now - self.keyed_at < REST_S and now < self._due_at):
-            self._waiting = self._app.set_timer(REST_S, self._rested)
-        else:
-            self._app.reload()

@@ -27,7 +27,7 @@ from console.client.change_feed import in_thread
 from console.text.plain_tables import estimate_line
 from console.text.terminal_text import cut, fit, mebibytes, permille, printable, wrap
 from console.text.tones import drawn, tones
-from console.tui.widgets.drawing import MOVES, LeanScroll, OneLine, part
+from console.tui.widgets.drawing import MOVES, OneLine, PlacedScroll, part
 from console.tui.widgets.list_pane import TablePane
 from console.tui.widgets.pane import Connect, DetailPane, Pane
 from console.views.mirror import job_section
@@ -235,7 +235,7 @@ MAX_LINES = 20_000
 """Held at once: of more the oldest go, and come back when they are scrolled to."""
 
 
-class LogView(LeanScroll, can_focus=True, inherit_bindings=False):
+class LogView(PlacedScroll, can_focus=True, inherit_bindings=False):
     """Follows the end until somebody scrolls away from it, and again once they are back there."""
 
     DEFAULT_CSS = """
