@@ -359,7 +359,10 @@ PARTS = (
 
 
 def load_ahead() -> None:
-    """Returns at once."""
+    """Import what is likely to be opened next, on a thread. Returns at once.
+
+    Without it the first page of a workload costs 170 ms of CPU for imports (budget 50 ms for key p99; 2026-11-23).
+    """
     threading.Thread(target=_load, daemon=True, name="muster-load").start()
 
 

@@ -1,4 +1,4 @@
-"""The console's driver of a terminal: Esc is known at once, only what changed is sent, and in signs the terminal has."""
+"""The console's driver of a terminal: Esc is known at once, and only changes are sent, in signs the terminal has."""
 
 from __future__ import annotations
 
