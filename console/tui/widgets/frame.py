@@ -50,13 +50,9 @@ MAX_CRUMBS = 5
 class Body(Vertical):
     """Holds the pages, of which one is shown."""
 
-    BLANK = True  # a page covers it
-
 
 class Frame(Vertical):
     """Lines of text that the app fills, and a body that holds the pages."""
-
-    BLANK = True  # the lines and the body cover it
 
     def __init__(self) -> None:
         super().__init__(id="frame")

@@ -65,7 +65,6 @@ class Pane(Vertical):
     DEFAULT_CSS = """
     Pane { height: 1fr; width: 1fr; }
     """
-    BLANK = True  # what it holds covers it
     NAME: ClassVar[ScreenName]
     TARGETS: ClassVar[TargetKind] = ""
     EVERY_S: ClassVar[float] = 1.0
