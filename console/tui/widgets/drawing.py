@@ -30,9 +30,10 @@ class LeanCompositor(Compositor):
     """Textual's, from the front to the back, but it ends once nothing more is to be seen.
 
     Textual has every widget draw all its lines and cuts them to pieces before it sees that something in front is there
-    already. Of a page that is mostly the containers behind it, each as large as the screen. CPU from a key to its frame,
-    with and without this: p50 6.3 and 11.4 ms, p99 37 and 69 ms, for budgets of 16 and 50 ms (2026-11-23, 140x45,
-    `console_bench.py --nodes 5000 --workloads 50000`).
+    already. Of a page that is mostly the containers behind it, each as large as the screen.
+
+    CPU from a key to its frame, with and without this: p50 6.3 and 11.4 ms, p99 37 and 69 ms, for budgets of 16 and 50
+    ms (2026-11-23, 140x45, `console_bench.py --nodes 5000 --workloads 50000`).
     """
 
     def _render_chops(self, crop: Region, is_rendered_line: Callable[[int], bool]) -> Sequence[Mapping[int, Strip]]:
