@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from console.client import garbage_collection
 from console.client.attach import only_running, running_paths, settings_of, settings_with_cell
 from console.forms.settings import (
     DEFAULT_CELL,
@@ -46,8 +45,6 @@ if TYPE_CHECKING:
     from recommender.history.metrics import Retention
 
 
-FRAMES_S = "250"
-"""Frames in a second, at most."""
 STOP_S = 30.0
 """Longest wait for an engine to write its snapshot and go."""
 JOURNAL_FILES = ("journal.db", "journal.db-wal", "journal.db-shm")
@@ -70,9 +67,6 @@ def open_console(arguments: argparse.Namespace) -> int:
     linear = settings.linear or cannot_place_a_cursor()
     if not linear:
         refuse_without_terminal()
-        garbage_collection.put_off()
-        # Read when Textual is loaded: a page takes several frames, and each would wait for its turn.
-        os.environ.setdefault("TEXTUAL_FPS", FRAMES_S)
         if sys.stdout.isatty():
             from console.tui.terminal_guard import watched
 

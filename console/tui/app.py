@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +33,7 @@ from console.forms.settings import ConsoleSettings
 from console.text.guarded_streams import draw_on_what_may_vanish, inert
 from console.text.terminal_text import printable
 from console.text.tones import PLAIN, THEMES, theme_for
-from console.tui.connection import ConnectionState, Others, PresenceReporter, RefreshThrottle, place_of
+from console.tui.connection import ConnectionState, Others, PresenceReporter, place_of
 from console.tui.input_bars import Bars, KeyQueue
 from console.tui.navigation import Navigation
 from console.tui.navigator import AFTER_S, Navigator, load_ahead, trail_of
@@ -55,8 +54,6 @@ if TYPE_CHECKING:
 
 MIN_WIDTH, MIN_HEIGHT = 60, 15
 NO_COLOURS = NoColor()
-SWITCH_S = 0.001
-"""Longest time a thread that reads an answer may keep the drawing thread waiting."""
 AGAIN_S = 15.0
 """A page that is refused the same within that is not told about again."""
 NOTE_S = 1.0
@@ -112,8 +109,8 @@ class MusterApp(App[None]):
         self.read_only = read_only
         self.actions = {action.id: action for action in registry.actions(read_only=read_only)}
         self.events = EventLog()
-        self._garbage = garbage_collection.Garbage(clock())
         self.clock = clock
+        self._keyed_at = self._collected_at = clock()
         self._start = start
         self._log_path = log or Path(os.environ.get("TMPDIR", "/tmp")) / f"muster-console-{os.getuid()}.log"
         self.session = session or SessionState()
@@ -123,7 +120,6 @@ class MusterApp(App[None]):
         self.link = ConnectionState()
         self.feed = Feed(client_factory, self.post_message)
         self.beside = PresenceReporter(self.client, self.post_message, identity.person if identity is not None else "")
-        self.pace = RefreshThrottle(self)
         self.frame = Frame()
         self.drawing = FrameDrawing(self, production)
         self.navigator = Navigator(self.client, self.events, self._arrives, lambda: self.post_message(Landed()))
@@ -179,16 +175,12 @@ class MusterApp(App[None]):
         for problem in self.session.problems:
             self.report(SpecError("", problem))
 
-    def _arrives(self, there: bool) -> None:
-        """Another page: what answers the key is drawn at once. Of one that is still to be built that is its name, over
-        what was there before."""
+    def _arrives(self) -> None:
+        """Another page is shown, or about to be built."""
         self.drawing.page()
         self._tell_place()
         if self.navigator.current is not None:
             self.feed.tail(self.navigator.current.TAILS)
-        screen = self.screen
-        if isinstance(screen, PageScreen):
-            screen.draw(self.frame.lines, where_they_stand=not there)
 
     def _tell_place(self) -> None:
         """To the others who are here."""
@@ -199,15 +191,17 @@ class MusterApp(App[None]):
     def _others(self) -> None:
         self.drawing.top()
 
-    def draw_now(self) -> None:
-        """Draw the answer to a key before anything else is done."""
-        if isinstance(self.screen, PageScreen):
-            self.screen.draw()
-
     def _time_passes(self) -> None:
         self._tell_place()
         self.drawing.time_passes()
-        self._garbage.time_passes(self.clock(), self.pace.keyed_at)
+        self._collect()
+
+    def _collect(self) -> None:
+        now = self.clock()
+        rested = now - self._keyed_at >= garbage_collection.PAUSE_S
+        if rested and now - self._collected_at >= garbage_collection.EVERY_S:
+            self._collected_at = now
+            garbage_collection.collect()
 
     @on(Landed)
     async def _landed(self) -> None:
@@ -282,7 +276,7 @@ class MusterApp(App[None]):
         moved = self.link.arrived(event, self.clock())
         self.drawing.banner()
         if moved:
-            self.pace.news()
+            self.reload()
         self.drawing.top()
 
     @on(Lost)
@@ -406,8 +400,7 @@ class MusterApp(App[None]):
     async def on_event(self, event: Event) -> None:
         """Keys come by here in order, before the focused widget has seen the one before."""
         if isinstance(event, Key) and not event.is_forwarded:
-            self.pace.keyed()
-            self._garbage.keyed()
+            self._keyed_at = self.clock()
             passed = self.keys.passes(event)
             if passed is None:
                 return
@@ -422,7 +415,6 @@ class MusterApp(App[None]):
         return await self._check_bindings(key, priority=True) or await self._check_bindings(key)
 
     async def on_prompt_bar_ready(self, event: PromptBar.Ready) -> None:
-        self.draw_now()
         await self.bars.ready(event.bar)
 
     def on_prompt_bar_edited(self, event: PromptBar.Edited) -> None:
@@ -465,7 +457,6 @@ def run(
     """Show the console until the person leaves. The factory is called on a thread, after the first paint and again
     after every loss. Returns an exit code."""
     draw_on_what_may_vanish()
-    sys.setswitchinterval(SWITCH_S)
     app = MusterApp(
         client_factory, read_only=read_only, title=title, start=start, log=log, identity=identity, theme=theme,
         production=production, session=session, flags=flags,

@@ -1,9 +1,8 @@
-"""State of the connection to the engine, presence of other consoles, and the throttle of page refreshes.
+"""State of the connection to the engine and presence of other consoles.
 
 `ConnectionState` holds the client, its health, the cell's version, and the moment since which the engine is away.
 `PresenceReporter` is a daemon thread that reports this console's place and waits for news of other consoles. It never
-touches a widget, and it stays silent on errors: the connection state reports those. `RefreshThrottle` decides when a
-page is asked for again; keys are answered before news of the cell.
+touches a widget, and it stays silent on errors: the connection state reports those.
 """
 
 from __future__ import annotations
@@ -21,11 +20,8 @@ from console.tui.widgets.frame import MISSED, NEW_S, Age, DataAge
 from engine.model.errors import MusterError, UnreachableError
 
 if TYPE_CHECKING:
-    from textual.timer import Timer
-
     from console.client.presence import Doing, Here
     from console.client.protocol import Client, Health
-    from console.tui.app import MusterApp
     from console.tui.widgets.pane import AsOf, Pane
 
 
@@ -230,48 +226,3 @@ def place_of(pane: Pane | None, *, deciding: bool) -> PresencePlace:
         return PresencePlace()
     thing = pane.line if pane.NAME in THINGS else ""
     return PresencePlace(pane.NAME, thing, "decides" if deciding and thing else "looks")
-
-
-REST_S = 0.15
-"""While keys come quicker than that, what happens in the cell waits."""
-LONGEST_S = 1.0
-"""Longest wait."""
-
-
-class RefreshThrottle:
-    """Decides when the page in view is asked for again. One per app."""
-
-    def __init__(self, app: MusterApp) -> None:
-        self._app = app
-        self.keyed_at = float("-inf")
-        """When a key was pressed last, by the app's clock."""
-        self._due_at = float("-inf")
-        self._waiting: Timer | None = None
-
-    def keyed(self) -> None:
-        """A key was pressed."""
-        self.keyed_at = self._app.clock()
-
-    def news(self) -> None:
-        """The cell is further: the page is asked anew when the fingers rest, or have kept it waiting long enough."""
-        now = self._app.clock()
-        if self._waiting is not None:
-            return
-        if now - self.keyed_at >= REST_S and not self._covered:
-            self._app.reload()
-            return
-        self._due_at = now + LONGEST_S
-        self._waiting = self._app.set_timer(REST_S, self._rested)
-
-    @property
-    def _covered(self) -> bool:
-        """True while a dialog lies over the page: drawing the page would draw it too."""
-        return len(self._app.screen_stack) > 1
-
-    def _rested(self) -> None:
-        self._waiting = None
-        now = self._app.clock()
-        if self._covered or (now - self.keyed_at < REST_S and now < self._due_at):
-            self._waiting = self._app.set_timer(REST_S, self._rested)
-        else:
-            self._app.reload()

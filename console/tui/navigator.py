@@ -86,11 +86,11 @@ class Navigator:
         self,
         connect: Connect,
         log: EventLog,
-        arrives: Callable[[bool], object] = lambda _: None,
+        arrives: Callable[[], object] = lambda: None,
         landed: Callable[[], object] = lambda: None,
     ) -> None:
-        """`arrives` is called when another page is to be shown, with whether it is there or still to be built; `landed`
-        when the page that is shown can take keys."""
+        """`arrives` is called when another page is to be shown, built or not; `landed` when that page can take
+        keys."""
         self._connect = connect
         self._log = log
         self._arrives = arrives
@@ -255,8 +255,8 @@ class Navigator:
         assert self._body is not None
         if pane.parent is None:
             self._landing = pane
-            # Where one is going is said at once; it is not there yet to say so itself.
-            self._arrives(False)
+            # The title says at once where one is going: the page is not there yet to say so itself.
+            self._arrives()
             self._body.mount(pane)
             self._body.post_message(Pane.Changed())
             pane.call_after_refresh(self._land, pane)
@@ -264,7 +264,7 @@ class Navigator:
         pane.display = True
         _settle(pane)
         pane.land()
-        self._arrives(True)
+        self._arrives()
         pane.reload()
         pane.post_message(Pane.Changed())
         if not self.landing:
@@ -350,7 +350,10 @@ PARTS = (
 
 
 def load_ahead() -> None:
-    """Returns at once."""
+    """Import what is likely to be opened next, on a thread. Returns at once.
+
+    Without it the first page of a workload costs 170 ms of CPU for imports (budget 50 ms for key p99; 2026-11-23).
+    """
     threading.Thread(target=_load, daemon=True, name="muster-load").start()
 
 

@@ -90,7 +90,7 @@ class CarriedIntent(msgspec.Struct):
     boot: str = ""
     """Run of slurmctld in which all of it was so."""
     before: str = ""
-    """As `engine.state.intents.Intent`, of an earlier process."""
+    """As `engine.state.external_cell.Intent`, of an earlier process."""
     again: int = 0
     """How often it was done again."""
     perhaps: bool = False

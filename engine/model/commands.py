@@ -353,17 +353,17 @@ class PowerDown(Command, frozen=True, kw_only=True, tag="power_down"):
 
 
 class IntentChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of an intent: `engine.state.intents`."""
+    """The outcome of an intent: `engine.state.external_cell`."""
 
     number: int
     phase: int
-    """An `engine.state.intents.Phase`."""
+    """An `engine.state.external_cell.Phase`."""
     job: int = 0
     submit_s: int = 0
     text: str = ""
     boot: str = ""
     before: str = ""
-    """These as `engine.state.intents.Intent`."""
+    """These as `engine.state.external_cell.Intent`."""
 
 
 class SettleIntents(Command, frozen=True, kw_only=True, tag="settle_intents"):
@@ -373,7 +373,7 @@ class SettleIntents(Command, frozen=True, kw_only=True, tag="settle_intents"):
 
 
 class AnswerIntent(Command, frozen=True, kw_only=True, tag="answer_intent"):
-    """A person's answer to an intent in doubt: `engine.state.intents`."""
+    """A person's answer to an intent in doubt: `engine.state.external_cell`."""
 
     number: int
     outcome: Literal["done", "undone", "retry"]

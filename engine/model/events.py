@@ -545,7 +545,7 @@ class Intended(Event, frozen=True, array_like=True, gc=False, tag=90):
     token: str
     """Unique, except that an intent carried again keeps it: a submitted job is found again by it."""
     command: bytes
-    """MessagePack of the command: `engine.state.intents.wanted` reads it."""
+    """MessagePack of the command: `engine.state.external_cell.wanted` reads it."""
 
 
 class IntentAccepted(Event, frozen=True, array_like=True, gc=False, tag=91):
@@ -559,7 +559,7 @@ class IntentAccepted(Event, frozen=True, array_like=True, gc=False, tag=91):
     text: str = ""
     boot: str = ""
     before: str = ""
-    """These as `engine.state.intents.Intent`."""
+    """These as `engine.state.external_cell.Intent`."""
 
 
 class IntentSent(Event, frozen=True, array_like=True, gc=False, tag=94):
@@ -580,7 +580,7 @@ class IntentSettled(Event, frozen=True, array_like=True, gc=False, tag=93):
 
     number: int
     phase: int
-    """An `engine.state.intents.Phase`."""
+    """An `engine.state.external_cell.Phase`."""
     text: str = ""
 
 
@@ -589,7 +589,7 @@ class IntentAnswered(Event, frozen=True, array_like=True, gc=False, tag=95):
 
     number: int
     phase: int
-    """An `engine.state.intents.Phase`."""
+    """An `engine.state.external_cell.Phase`."""
     text: str = ""
 
 

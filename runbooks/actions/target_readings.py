@@ -1,6 +1,6 @@
 """Readings of a plan's targets: before it is shown, before it is done, and afterwards.
 
-In a cell that another scheduler decides on, an executed step leaves an intent (`engine.state.external_cell`). The intent is
+In a cell that another scheduler decides on, an executed step leaves an intent (`engine.state.external_cell`). It is
 carried to that scheduler and read back there. A step has succeeded when that reading and the cell as observed since
 both show the effect; where the cell does not hold it, the reading alone decides.
 """

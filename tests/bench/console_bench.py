@@ -62,7 +62,10 @@ class Figure:
     what: str
     value: float
     budget: str
+    """Name of its budget; empty for a figure that has none."""
     at: str = ""
+    unit: str = "B/s"
+    """Of a figure that has no budget."""
 
     @property
     def missed(self) -> bool:
@@ -70,7 +73,7 @@ class Figure:
 
     def line(self) -> str:
         limit = BUDGETS.get(self.budget)
-        unit = limit.unit if limit else "B/s"
+        unit = limit.unit if limit else self.unit
         told = f"< {limit.most:,g} {unit}" if limit else ""
         return f"{self.what:<34}{self.at:<26}{self.value:>12,.1f} {unit:<4}{told:<14}{'MISSED' if self.missed else ''}"
 
@@ -95,10 +98,13 @@ def main() -> int:
                 at = f"{width}x{height}"
                 with console(path, state, width, height) as terminal:
                     fingers = Fingers(terminal)
+                    used = console_idle.cpu_s(terminal.pid)
                     fingers.act(options.rounds)
+                    used = console_idle.cpu_s(terminal.pid) - used
                     pressed[at] = fingers.pressed
                     print_acts(at, fingers.pressed)
                     figures += told(of_keys(at, fingers.pressed))
+                    figures += told(of_cpu(at, fingers.pressed, used))
                     figures += told(of_memory(at, terminal))
             figures += told(idle_pages(path, state, options.idle))
         with engine(state, options.nodes, options.workloads, per_second=0) as path:
@@ -197,6 +203,14 @@ def of_keys(at: str, pressed: Sequence[Pressed]) -> Iterator[Figure]:
     pages = [one.frame_bytes for one in pressed if one.act in ("page", "ends")]
     yield Figure("bytes per cursor move, median", statistics.median(moves), "bytes per move", at)
     yield Figure("bytes per page, median", statistics.median(pages), "bytes per page", at)
+
+
+def of_cpu(at: str, pressed: Sequence[Pressed], used_s: float) -> Iterator[Figure]:
+    """What a key costs of a core, however busy the machine is."""
+    used = [one.cpu_ms for one in pressed if one.frame_bytes]
+    yield Figure("CPU of drawing, key to paint, p50", quantile(used, 0.5), "", at, "ms")
+    yield Figure("CPU of drawing, key to paint, p99", quantile(used, 0.99), "", at, "ms")
+    yield Figure("CPU per key, all processes", used_s * 1000 / len(pressed), "", at, "ms")
 
 
 def of_memory(at: str, terminal: PseudoTerminal) -> Iterator[Figure]:

@@ -45,6 +45,16 @@ def cpu_s(pid: int) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
+def console_of(pid: int) -> int:
+    """The process that draws: the last of those that make the console."""
+    return processes(pid)[-1]
+
+
+def drawing_cpu_ms(pid: int) -> float:
+    """CPU that the main thread of a process has used."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e6
+
+
 def idle(terminal: PseudoTerminal, seconds: float) -> tuple[float, float]:
     """CPU as a share of one core, and bytes a second to the terminal, while it is only read."""
     begun, cpu, count = time.perf_counter(), cpu_s(terminal.pid), terminal.bytes_read

@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+import console_idle
+
 from tests.support.pseudo_terminal import PseudoTerminal
 from tests.support.screen_model import ScreenModel
 
@@ -35,6 +37,8 @@ class Pressed:
     """Until the engine's answer was on the screen; None where it is not asked."""
     frame_bytes: int
     """Written to the terminal from the key to that frame."""
+    cpu_ms: float = 0.0
+    """CPU that the thread that draws used from the key to that frame: steadier than time on a busy machine."""
 
 
 @dataclass
@@ -44,16 +48,22 @@ class Fingers:
     terminal: PseudoTerminal
     pressed: list[Pressed] = field(default_factory=list)
     random: random.Random = field(default_factory=lambda: random.Random(9))
+    console: int = field(init=False)
+    """Id of the process that draws."""
+
+    def __post_init__(self) -> None:
+        self.console = console_idle.console_of(self.terminal.pid)
 
     def press(self, act: str, key: str, painted: Seen, filled: Seen | None = None) -> None:
         """Raises TimeoutError, which says what was waited for, when the answer does not come."""
-        terminal = self.terminal
-        before = terminal.bytes_read
+        terminal, console = self.terminal, self.console
+        before, cpu = terminal.bytes_read, console_idle.drawing_cpu_ms(console)
         at = terminal.press(key)
         done = terminal.until(painted, f"answer to {key!r} ({act})", PATIENCE_S)
-        count = terminal.frame_bytes - before
+        count, cpu = terminal.frame_bytes - before, console_idle.drawing_cpu_ms(console) - cpu
         full = terminal.until(filled, f"data after {key!r} ({act})", PATIENCE_S) if filled is not None else None
-        self.pressed.append(Pressed(act, (done - at) * 1000, None if full is None else (full - at) * 1000, count))
+        filled_ms = None if full is None else (full - at) * 1000
+        self.pressed.append(Pressed(act, (done - at) * 1000, filled_ms, count, cpu))
         self.rest()
 
     def rest(self) -> None:

@@ -23,7 +23,7 @@ from console.actions.registry import ActionTarget, Context
 from console.client.change_feed import in_thread
 from console.text.terminal_text import cut, fit, mebibytes, permille, printable
 from console.text.tones import drawn, tones
-from console.tui.widgets.drawing import MOVES, LeanScroll, OneLine, part
+from console.tui.widgets.drawing import MOVES, OneLine, PlacedScroll, part
 from console.tui.widgets.list_pane import TablePane
 from console.tui.widgets.pane import Connect, DetailPane, Pane
 from console.views.external_scheduler import job_section
@@ -227,7 +227,7 @@ MAX_LINES = 20_000
 """Lines in memory. Older ones are dropped, and read again on scrolling up."""
 
 
-class LogView(LeanScroll, can_focus=True, inherit_bindings=False):
+class LogView(PlacedScroll, can_focus=True, inherit_bindings=False):
     """Follows the end until somebody scrolls away from it, and again once they are back there."""
 
     DEFAULT_CSS = """

@@ -17,7 +17,7 @@ from textual.containers import Vertical
 from console.actions import registry
 from console.actions.registry import Action, key_label
 from console.text.terminal_text import duration, printable, timestamp
-from console.tui.widgets.drawing import Covered, OneLine, Part, part
+from console.tui.widgets.drawing import OneLine, Part, part
 from console.views.lists import Span
 
 if TYPE_CHECKING:
@@ -41,11 +41,11 @@ MAX_CRUMBS = 5
 """Pages that the title names beside the root; those between are dots."""
 
 
-class Body(Covered, Vertical):
+class Body(Vertical):
     """Holds the pages, of which one is shown."""
 
 
-class Frame(Covered, Vertical):
+class Frame(Vertical):
     """Lines of text that the app fills, and a body that holds the pages."""
 
     def __init__(self) -> None:
@@ -69,11 +69,6 @@ class Frame(Covered, Vertical):
         yield self.body
         yield from self._jumps
         yield self._footer
-
-    @property
-    def lines(self) -> tuple[OneLine, ...]:
-        """The lines of the frame."""
-        return self._tabs, self._title, self._footer
 
     def show_top(self, spans: Sequence[Span]) -> None:
         self._top.show([part(text, tone) for text, tone in spans])

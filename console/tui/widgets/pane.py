@@ -23,7 +23,7 @@ from console.actions.registry import Action, ActionTarget, Context, ScreenName, 
 from console.client.change_feed import in_thread
 from console.text.terminal_text import cut
 from console.text.tones import QUIET, drawn, tones
-from console.tui.widgets.drawing import MOVES, Covered, LeanScroll
+from console.tui.widgets.drawing import MOVES, PlacedScroll
 from console.views.sections import Line, Section, loading, text_line
 from engine.model.errors import MusterError, RefusedError, UnreachableError
 
@@ -52,7 +52,7 @@ class PageStep(NamedTuple):
     place: dict[str, Any]
 
 
-class Pane(Covered, Vertical):
+class Pane(Vertical):
     """A page. The app shows one at a time and calls `reload` when something may have changed."""
 
     DEFAULT_CSS = """
@@ -173,7 +173,7 @@ class Pane(Covered, Vertical):
 MARGIN = 2
 
 
-class SectionsView(LeanScroll, can_focus=True, inherit_bindings=False):
+class SectionsView(PlacedScroll, can_focus=True, inherit_bindings=False):
     """Draws sections with the Line API. Scrolls where there are no links to go to."""
 
     DEFAULT_CSS = """

@@ -12,7 +12,6 @@ from typing import NamedTuple
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
-from textual.cache import LRUCache
 from textual.strip import Strip
 
 from console.text.terminal_text import cut, fit, fit_name
@@ -249,24 +248,18 @@ class VisibleCells(NamedTuple):
 
 
 class TableDrawing:
-    """Strips that were drawn are kept until `forget`."""
+    """Draws the lines of one table."""
 
     def __init__(self) -> None:
         self.columns = Columns()
         self._tones: dict[str, Style] = {}
         self._styles: dict[tuple[str, bool], Style] = {}
         """By tone, and whether the cursor is on the row."""
-        self._strips: LRUCache[object, Strip] = LRUCache(600)
 
     def retone(self, tones: dict[str, Style]) -> None:
         """Draw in other colours from now on."""
         self._tones = tones
         self._styles.clear()
-        self.forget()
-
-    def forget(self) -> None:
-        """Widths have changed."""
-        self._strips.clear()
 
     def header(self, across: VisibleCells) -> Strip:
         style, width = self._tones["header"], across.width
@@ -287,26 +280,21 @@ class TableDrawing:
         return strip
 
     def row(self, row: Row, across: VisibleCells, *, at_cursor: bool, focused: bool, marked: bool) -> Strip:
-        key = (row, at_cursor, at_cursor and focused, marked, across.shift)
-        strip = self._strips.get(key)
-        if strip is None:
-            dot = "●" if marked else " "
-            gutter = "▌" + dot if at_cursor and focused else dot + " "
-            widths = self.columns.widths(across.width)
-            # Neighbours of one style are one piece.
-            runs = [(gutter, self._style("accent", at_cursor))]
-            for (text, tone), heading, width in zip(row.cells, self.columns.headings, widths, strict=True):
-                fitted = fit_name if heading.name in NAMES else fit
-                cell = fitted(text, width, right=heading.right) + " " * GAP
-                style = self._style("" if at_cursor and tone in QUIET else tone, at_cursor)
-                if runs[-1][1] is style:
-                    runs[-1] = (runs[-1][0] + cell, style)
-                else:
-                    runs.append((cell, style))
-            segments = [drawn(text, style) for text, style in runs]
-            strip = self._in_view(segments, self._style("base", at_cursor), across)
-            self._strips[key] = strip
-        return strip
+        dot = "●" if marked else " "
+        gutter = "▌" + dot if at_cursor and focused else dot + " "
+        widths = self.columns.widths(across.width)
+        # Neighbours of one style are one piece.
+        runs = [(gutter, self._style("accent", at_cursor))]
+        for (text, tone), heading, width in zip(row.cells, self.columns.headings, widths, strict=True):
+            fitted = fit_name if heading.name in NAMES else fit
+            cell = fitted(text, width, right=heading.right) + " " * GAP
+            style = self._style("" if at_cursor and tone in QUIET else tone, at_cursor)
+            if runs[-1][1] is style:
+                runs[-1] = (runs[-1][0] + cell, style)
+            else:
+                runs.append((cell, style))
+        segments = [drawn(text, style) for text, style in runs]
+        return self._in_view(segments, self._style("base", at_cursor), across)
 
     def no_row(self, text: str, width: int) -> Strip:
         return Strip([drawn(fit(text, width), self._tones["base"] + self._tones["dim"])], width)

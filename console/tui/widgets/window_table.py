@@ -20,7 +20,7 @@ from textual.strip import Strip
 from console.client.change_feed import in_thread
 from console.text.terminal_text import printable
 from console.text.tones import tones
-from console.tui.widgets.drawing import LeanScroll
+from console.tui.widgets.drawing import PlacedScroll
 from console.tui.widgets.table_rows import MOST, Columns, RowChunks, Selection, TableDrawing, VisibleCells, range_at
 from console.views.lists import Heading, Row, Window
 from engine.model.errors import MusterError
@@ -41,7 +41,7 @@ class TablePosition(NamedTuple):
     """Cells scrolled to the right."""
 
 
-class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
+class WindowTable(PlacedScroll, can_focus=True, inherit_bindings=False):
     """Rows by window, with a cursor, marks, and a header that sorts."""
 
     DEFAULT_CSS = """
@@ -289,8 +289,6 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
         if not self.frozen:
             self._version = window.version
         widened = self._columns.measure(window.rows)
-        if widened:
-            self._drawing.forget()
         self._resize_content()
         self._follow(begins, moved)
         self.selection.refresh(window.rows)
@@ -309,7 +307,6 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
         self._drawing.columns = Columns(*self._next)
         self._rows.clear()
         self.selection.end()
-        self._drawing.forget()
         self.refresh()
 
     def _follow(self, begins: bool, moved: int) -> None:
@@ -364,7 +361,6 @@ class WindowTable(LeanScroll, can_focus=True, inherit_bindings=False):
         return self._rows.row(index)
 
     def on_resize(self) -> None:
-        self._drawing.forget()
         self._resize_content()
         self._reveal()
         self._load_missing()

@@ -15,7 +15,7 @@ from textual.theme import Theme
 from textual.widget import Widget
 
 from console.text.tones import CONTRAST, PLAIN, STATES, THEMES, tones
-from console.tui.widgets.drawing import LeanLines
+from console.tui.widgets.drawing import OneLine, PlacedScroll
 from console.tui.widgets.pane import MARGIN, SectionsView
 from console.tui.widgets.window_table import WindowTable
 from tests.console.text.test_palettes import contrast, rgb
@@ -61,7 +61,7 @@ def text_of(pilot: Pilot[None]) -> list[str]:
 def drawn_by(pilot: Pilot[None]) -> Iterator[tuple[Widget, Strip]]:
     """The lines of every widget in view that draws its own."""
     for widget in pilot.app.screen._compositor.visible_widgets:
-        if isinstance(widget, LeanLines):
+        if isinstance(widget, OneLine | PlacedScroll):
             for y in range(widget.size.height):
                 yield widget, widget.render_line(y)
 

@@ -80,37 +80,37 @@ def pen(now: tuple[str, str, str], args: str) -> tuple[str, str, str]:
 @pytest.mark.parametrize("seed", range(20))
 def test_the_screen_is_the_same_as_if_all_had_been_sent(seed: int) -> None:
     rng = random.Random(seed)
-    thrift, whole, thrifty = TerminalDiff(), Styled(40, 6), Styled(40, 6)
+    diff, whole, changed = TerminalDiff(), Styled(40, 6), Styled(40, 6)
     for _ in range(40):
         sent = frame(rng, 6)
         if rng.random() < 0.1:
-            thrift.forget()
+            diff.forget()
         whole.feed(sent)
-        thrifty.feed(thrift.passed_on(sent))
-        assert thrifty.cells == whole.cells
-        assert (thrifty.x, thrifty.y) == (whole.x, whole.y)
+        changed.feed(diff.passed_on(sent))
+        assert changed.cells == whole.cells
+        assert (changed.x, changed.y) == (whole.x, whole.y)
 
 
 def test_what_is_there_already_is_not_sent_again() -> None:
-    thrift = TerminalDiff()
+    diff = TerminalDiff()
     row = [("a row", "38;2;1;2;3"), (" 1m 5s", "1"), (" and more", "")]
-    first = thrift.passed_on(drawn(3, 1, row) + "\x1b[1;1H")
+    first = diff.passed_on(drawn(3, 1, row) + "\x1b[1;1H")
     assert "a row" in first
-    assert thrift.passed_on(drawn(3, 1, row) + "\x1b[1;1H") == "\x1b[1;1H"
+    assert diff.passed_on(drawn(3, 1, row) + "\x1b[1;1H") == "\x1b[1;1H"
     later = [row[0], (" 1m 6s", "1"), row[2]]
-    assert thrift.passed_on(drawn(3, 1, later) + "\x1b[1;1H") == "\x1b[3;6H\x1b[1m 1m 6s\x1b[0m\x1b[1;1H"
+    assert diff.passed_on(drawn(3, 1, later) + "\x1b[1;1H") == "\x1b[3;6H\x1b[1m 1m 6s\x1b[0m\x1b[1;1H"
 
 
 def test_after_something_else_was_written_nothing_is_taken_for_granted() -> None:
-    thrift = TerminalDiff()
+    diff = TerminalDiff()
     row = drawn(2, 1, [("here", "31")]) + "\x1b[1;1H"
-    thrift.passed_on(row)
-    assert "here" not in thrift.passed_on(row)
-    assert thrift.passed_on("\x1b[?1049h") == "\x1b[?1049h"
-    assert "here" in thrift.passed_on(row)
+    diff.passed_on(row)
+    assert "here" not in diff.passed_on(row)
+    assert diff.passed_on("\x1b[?1049h") == "\x1b[?1049h"
+    assert "here" in diff.passed_on(row)
     erased = "\x1b[1;1H\x1b[2Jgone\x1b[1;1H"
-    assert thrift.passed_on(erased) == erased, "what is not understood passes as it is"
-    assert "here" in thrift.passed_on(row)
+    assert diff.passed_on(erased) == erased, "what is not understood passes as it is"
+    assert "here" in diff.passed_on(row)
 
 
 def test_what_is_no_frame_passes_as_it_is() -> None:
