@@ -22,7 +22,6 @@ from engine.command_checks import check
 from engine.controllers import Controller, controllers_of
 from engine.elasticity import scaling_report
 from engine.elasticity.providers import ProviderFaults
-from engine.elasticity.scaling_report import ScalingReport
 from engine.executors.agent_reports import Agents
 from engine.executors.protocol import Confirmations, Executor, ExecutorReport, ReportKind, ReportOutcome
 from engine.executors.simulated_executor import Faults, SimulatedExecutor
@@ -38,9 +37,11 @@ from engine.model.commands import AnyCommand, Command, Define, Observe, Receipt,
 from engine.model.errors import JournalError, MusterError, RefusedError
 from engine.model.external_cells import IntentsReport
 from engine.model.queries import (
+    BudgetReport,
     Changes,
     FairnessReport,
     FragmentationReport,
+    GoodputReport,
     HeatMap,
     HeatRequest,
     Named,
@@ -49,20 +50,21 @@ from engine.model.queries import (
     Page,
     Query,
     QueueDetail,
+    ScalingReport,
+    Showback,
+    ShowbackRequest,
     WorkloadDetail,
 )
 from engine.model.spec_parts import TIME_LIMIT
-from engine.model.specs import HOUR_MS, CellSpec, ReservationSpec, WorkloadState
+from engine.model.specs import HOUR_MS, CellSpec, ReservationSpec, UsageSample, WorkloadState
 from engine.reads import answers as read
 from engine.reads import cost_reports
-from engine.reads.cost_reports import BudgetReport, GoodputReport, Showback, ShowbackRequest
 from engine.reads.id_search import find
 from engine.reads.recent_activity import Recent
 from engine.scheduling.cycle import Scheduler
 from engine.state import pending_work
 from engine.state.cell_state import State
 from engine.state.demand import Forecaster
-from engine.state.machines import UsageSample
 from engine.state.pending_work import Cause
 from engine.state.timers import MIN_DOWNTIME_MS, Entry, Timer
 from engine.state.workloads import NONE

@@ -26,14 +26,15 @@ from typing import Any
 import msgspec
 
 from engine.control import Engine
-from engine.elasticity.scaling_report import ScalingReport
 from engine.model.errors import MusterError, RefusedError, of_code
 from engine.model.queries import (
+    BudgetReport,
     Changes,
     Consolidation,
     ConsolidationRequest,
     FairnessReport,
     FragmentationReport,
+    GoodputReport,
     HeatMap,
     HeatRequest,
     Named,
@@ -42,10 +43,12 @@ from engine.model.queries import (
     Page,
     Query,
     QueueDetail,
+    ScalingReport,
+    Showback,
+    ShowbackRequest,
     Unblocking,
     WorkloadDetail,
 )
-from engine.reads.cost_reports import BudgetReport, GoodputReport, Showback, ShowbackRequest
 from engine.twin import forks
 
 LARGE = 20_000

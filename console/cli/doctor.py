@@ -14,11 +14,11 @@ from typing import Literal
 
 import msgspec
 
+from console import VERSION
 from console.client.attach import connect, settings_of, settings_with_cell
 from console.commands.show import write_json, write_lines
 from console.forms.settings import CellPaths, ConsoleSettings, cell_paths, config_file, unknown_environment
 from console.text.terminal_text import printable
-from console.version import VERSION
 from engine.model.errors import JournalBusy, JournalError, MusterError
 
 LOW_DISK_BYTES = 512 * 2**20

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, NoReturn
 
+from console import VERSION
 from console.forms.command_arguments import (
     ShellParser,
     as_json,
@@ -35,7 +36,6 @@ from console.forms.gate_arguments import (
     proposal_commands,
     runbook_commands,
 )
-from console.version import VERSION
 
 EXIT_CODES: dict[int, tuple[str, tuple[str, ...]]] = {
     0: ("done", ()),

@@ -19,17 +19,18 @@ from msgspec import Meta
 from console.client.credentials import LoginView, NewToken, TokenAsk, TokenLine
 from console.client.presence import PresenceAsk, Present
 from console.client.questions import UNSENT, Asking, asks
-from engine.elasticity.scaling_report import ScalingReport
 from engine.executors.task_files import OutputPart, OutputRequest, ProcessReport
 from engine.external.mirror_report import Mirrored, MirrorReport
 from engine.model.commands import AnyCommand, Receipt
 from engine.model.external_cells import IntentsReport
 from engine.model.queries import (
+    BudgetReport,
     Changes,
     Consolidation,
     ConsolidationRequest,
     FairnessReport,
     FragmentationReport,
+    GoodputReport,
     HeatMap,
     HeatRequest,
     Named,
@@ -38,11 +39,13 @@ from engine.model.queries import (
     Page,
     Query,
     QueueDetail,
+    ScalingReport,
+    Showback,
+    ShowbackRequest,
     Unblocking,
     WorkloadDetail,
 )
 from engine.model.twin_queries import MAX_STRETCH, Ask, RunStatus, ScoreReport
-from engine.reads.cost_reports import BudgetReport, GoodputReport, Showback, ShowbackRequest
 from recommender.estimates.queries import (
     Forecast,
     ForecastRequest,

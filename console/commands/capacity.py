@@ -18,7 +18,6 @@ from engine.model.errors import NotFoundError
 from engine.model.spec_parts import Autoscaling
 
 if TYPE_CHECKING:
-    from engine.elasticity.scaling_report import ScalingReport
     from engine.external.slurm.records import Share
     from engine.model.queries import (
         BurstReport,
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
         FairnessReport,
         FragmentationReport,
         NodeTasks,
+        ScalingReport,
         ShapeFragmentation,
         VertexReport,
     )

@@ -26,7 +26,7 @@ from engine.journal.postgres_store import LEASE, STANDBY, holder_of
 from engine.journal.tables import MIGRATION, MIGRATIONS, Snapshot, refuse_other, table_of
 from engine.model.errors import RefusedError, SpecError
 from recommender.findings import suggestion_store as shelf_tables
-from recommender.history import tables as telemetry_tables
+from recommender.history import chunks as telemetry_tables
 from runbooks.audit import log as audit_tables
 from runbooks.drafts import store as draft_books
 from runbooks.gate import authority

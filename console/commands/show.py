@@ -27,8 +27,7 @@ from engine.model.queries import COLUMNS, DEFAULT_COLUMNS, Kind, Page, Query, Te
 if TYPE_CHECKING:
     from console.client.protocol import Client, Health
     from engine.external.mirror_report import Mirrored
-    from engine.model.queries import NodeDetail
-    from engine.reads.cost_reports import BudgetLine
+    from engine.model.queries import BudgetLine, NodeDetail
 
 
 WHY = (

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from console.commands.show import write_json, write_lines
-from console.evals.reports import require_learner, tell_mended, tell_problems
+from console.evals.engine_runs import require_learner, tell_mended, tell_problems
 from console.text.plain_tables import table
 from console.text.terminal_text import NONE, printable, timestamp
 from engine.model.errors import MusterError, SpecError

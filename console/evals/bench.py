@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from console.commands.show import write_json, write_lines
-from console.evals.reports import machine, machine_fact
+from console.evals.engine_runs import machine, machine_fact
 from console.text.plain_tables import facts, table
 from console.text.terminal_text import printable, wrap
 from engine.control import Engine

@@ -1,4 +1,10 @@
-"""The commands `muster replay`, `pack`, `drill` and `backtest queueing`: traces and losses run through the engine.
+"""Runs of an engine in this process (`muster replay`, `drill`, `pack`), and what reports of runs share.
+
+Parts that reports of benchmarks and backtests share: the machine they ran on, and what of the input was left out.
+
+Data goes to standard output with the report; what was mended or left out is narration, on standard error.
+
+The commands `muster replay`, `pack`, `drill` and `backtest queueing`: traces and losses run through the engine.
 
 `replay` runs a trace, for figures or live on the console. `pack` places a list of GPU pods onto nodes by the
 published method, to compare policies. `drill` loses nodes of a large cell full of work. `backtest queueing` measures
@@ -8,12 +14,15 @@ what learnt run times are worth to a queue beside EASY backfill.
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import os
+import platform
 import sys
 import time
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from console.commands.show import write_json, write_lines
-from console.evals.reports import machine, machine_fact, require_learner, tell_problems
 from console.forms.settings import check_speed
 from console.text.plain_tables import facts, table
 from console.text.terminal_text import duration, printable, wrap
@@ -21,11 +30,47 @@ from engine.model.errors import MusterError, SpecError
 from engine.scenarios.fault_drill import DOWN_MS, NODES, NOTICE_MS, Drill, bench
 from engine.scenarios.fgd_packing import MAX_INFLATE, PackingResult, pack, read_nodes, read_pods
 from engine.traces import replay as traces
+from engine.traces.trace_reader import Problems
 from recommender.backtests import run_times as backtest
 
 if TYPE_CHECKING:
     from console.client.protocol import Client
     from engine.model.specs import Policy
+
+
+class MissingLearner(MusterError):
+    """The learning package is not installed here."""
+
+
+def require_learner() -> None:
+    """Raises MissingLearner unless run times can be learnt here."""
+    if importlib.util.find_spec("sklearn") is None:
+        raise MissingLearner("scikit-learn is not installed, and run times are learnt with it", "pip install .")
+
+
+def machine() -> dict[str, object]:
+    """The machine of a run, for JSON."""
+    return {"python": platform.python_version(), "cores": os.cpu_count()}
+
+
+def machine_fact() -> tuple[str, str]:
+    """The same as a labelled line."""
+    return "machine", f"Python {platform.python_version()}, {os.cpu_count()} cores"
+
+
+def tell_mended(series: Iterable[tuple[str, Sequence[str]]]) -> None:
+    """Print, for each series by name, what was mended in it."""
+    for name, mended in series:
+        for what in mended:
+            print(f"muster: {printable(name)}: {printable(what)}", file=sys.stderr)
+
+
+def tell_problems(problems: Problems, what: str) -> None:
+    """Print how much of the input had a problem, and the first three. `what`: such as "lines could not be read"."""
+    if problems.count:
+        print(f"muster: {problems.count:,} {printable(what)}", file=sys.stderr)
+        for problem in problems.first[:3]:
+            print(f"  {printable(str(problem))}", file=sys.stderr)
 
 
 LIVE_SPEED = 600.0

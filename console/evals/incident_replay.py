@@ -24,8 +24,7 @@ from engine.model.commands import AnyCommand, Define, Submit
 from engine.model.errors import MusterError, SpecError
 from engine.model.quantities import cpu_milli, duration_ms, memory_mib, money_microusd
 from engine.model.spec_parts import MICROUSD, PRESETS
-from engine.model.specs import BudgetSpec, QueueSpec, ReservationSpec, WorkloadSpec
-from engine.state.machines import UsageSample
+from engine.model.specs import BudgetSpec, QueueSpec, ReservationSpec, UsageSample, WorkloadSpec
 from runbooks.actions.catalogue import find
 from runbooks.drafts.typed_draft import Draft
 from runbooks.plans.typed_plan import Act

@@ -16,10 +16,10 @@ from contextlib import suppress
 
 import msgspec
 
+from console import VERSION
 from console.fleet.cell_connection import ASKED, DOUBT, NOT_ASKED, CellLine, Connect, RemoteWorkload
 from console.fleet.journal import FleetJournal
 from console.fleet.queries import CellView, FleetEvent, FleetSubmission, FleetView, State, SubmissionsPage, TenantView
-from console.version import VERSION
 from engine.admission.fleet_routing import (
     FleetSpec,
     RoutingTerms,

@@ -28,6 +28,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 
+from console import VERSION as SOFTWARE
 from console.client.credentials import CALLER, LoginView, NewToken, TokenAsk
 from console.client.oidc import OpenIdProvider
 from console.client.protocol import Client, Login
@@ -59,7 +60,6 @@ from console.server.served_process import error_handlers
 from console.server.submissions import SubmissionBatcher
 from console.server.watching import EventRoutes, Listings, PresenceRoutes
 from console.service.local_client import LocalClient
-from console.version import VERSION as SOFTWARE
 from engine.loop import EngineLoop
 from engine.model.errors import NotFoundError
 

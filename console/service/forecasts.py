@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from engine.loop import EngineLoop
     from recommender.estimates.demand import DemandForecast
     from recommender.findings.history_watch import HistoryWatch
-    from recommender.history.tables import ForecastRows
+    from recommender.history.chunks import ForecastRows
     from recommender.history.telemetry import Telemetry
 
 
@@ -226,7 +226,7 @@ class Forecasts:
 
     def _score_rows(self) -> ForecastRows | None:
         if self._rows is None and self._telemetry is not None:
-            from recommender.history.tables import ForecastRows
+            from recommender.history.chunks import ForecastRows
 
             self._rows = ForecastRows(self._telemetry.records)
         return self._rows

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from console import VERSION
 from console.client.presence import Presence, PresenceAsk, Present
 from console.client.protocol import Client, Health, RuntimeEstimate
 from console.client.questions import Arguments, ServiceQuestion, refuse_read_only, wrap_answers
@@ -33,7 +34,6 @@ from console.service.slurm_cell import SlurmCell
 from console.service.telemetry import Archive
 from console.service.this_machine import RunOutput
 from console.service.token_store import Tokens
-from console.version import VERSION
 from engine.model.errors import MusterError, UnreachableError
 from engine.model.queries import Changes, Consolidation, ConsolidationRequest, Named, Page, Query, Unblocking
 from runbooks.audit import reader as reading

@@ -26,7 +26,7 @@ from engine.executors.task_files import (
 )
 from engine.executors.task_files import usage_of as usage_of_task
 from engine.model.errors import MusterError, RefusedError, SpecError
-from engine.state.machines import UsageSample
+from engine.model.specs import UsageSample
 
 if TYPE_CHECKING:
     from engine.control import Engine

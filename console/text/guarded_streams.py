@@ -106,8 +106,8 @@ def exact_output() -> IO[str]:
 
 
 def write_over(text: str) -> None:
-    """Write a line on standard error over the last one of this kind; None removes it."""
-    from console.text.terminal_text import printable
-
+    """Write one line on standard error over the last one; an empty text removes it."""
+    line = inert(text).replace("\n", escaped("\n")).replace("\t", " ")
     err = sys.stderr.within if isinstance(sys.stderr, GuardedStream) else sys.stderr
-    print(f"\r\x1b[K{printable(text)}", end="", file=err, flush=True)
+    err.write(f"\r\x1b[K{line}")
+    err.flush()

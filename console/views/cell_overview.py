@@ -62,7 +62,7 @@ from engine.model.specs import HOUR_MS
 
 if TYPE_CHECKING:
     from console.views.lists import Span
-    from engine.reads.cost_reports import BudgetLine
+    from engine.model.queries import BudgetLine
     from recommender.estimates.queries import Forecast
     from recommender.findings.suggestions import Recommendation
     from runbooks.plans.typed_plan import Proposal

@@ -39,10 +39,9 @@ from console.text.terminal_text import (
 from console.views.lists import meter
 from console.views.sections import Line, Section, fact, plural, text_line
 from engine.model.quantities import MIN_RUNS
-from engine.model.queries import Overview
+from engine.model.queries import GROUPINGS, BudgetLine, BudgetReport, GoodputReport, Overview, PoolGoodput, Showback
 from engine.model.spec_parts import DAY_MS, MICROUSD
 from engine.model.specs import HOUR_MS
-from engine.reads.cost_reports import GROUPINGS, BudgetLine, BudgetReport, GoodputReport, PoolGoodput, Showback
 
 if TYPE_CHECKING:
     from recommender.estimates.queries import Quantiles, Quote, QuoteOption, QuoteRequest

@@ -14,7 +14,7 @@ from engine.model.queries import Burn, Overview, Page, Query
 
 if TYPE_CHECKING:
     from console.views.lists import Span
-    from engine.reads.cost_reports import BudgetLine
+    from engine.model.queries import BudgetLine
     from recommender.findings.suggestions import Recommendation
     from runbooks.plans.typed_plan import Proposal
 

@@ -7,14 +7,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 
 from engine.elasticity.providers import ANSWER_MS
 from engine.elasticity.scale_up import Planner
 from engine.model.columns import view
-from engine.model.queries import Reason
-from engine.model.spec_parts import Autoscaling, ScalingSpec
+from engine.model.queries import PoolSize, Reason, ScalingReport
 from engine.model.specs import NodeState, moment
 from engine.placement.node_choice import grows
 from engine.state.cell_state import State
@@ -23,37 +21,6 @@ from engine.state.machines import OrderState
 if TYPE_CHECKING:
     from engine.state.cell_state import State
     from engine.state.demand import Forecaster
-
-
-class PoolSize(msgspec.Struct, frozen=True, kw_only=True):
-    """One pool, in nodes."""
-
-    pool: str
-    scaling: ScalingSpec | None
-    """None: it does not grow by itself."""
-    ready: int
-    booting: int
-    other: int
-    """Cordoned, draining, down or not heard of."""
-    ordered: int
-    """Asked for and not granted yet."""
-    asked: int
-    """Nodes that running work fills and waiting work, as far as quota allows, would fill."""
-    wanted: int
-    """Nodes it should have in any case: the largest of its minimum, its target and its forecast."""
-    set_for: tuple[tuple[int, int], ...] = ()
-    """(cell ms, nodes) that people have set."""
-    noted_hours: int = 0
-    """Hours of demand that a forecast can go by."""
-
-
-class ScalingReport(msgspec.Struct, frozen=True, kw_only=True):
-    version: int
-    now_ms: int
-    settings: Autoscaling
-    pools: tuple[PoolSize, ...]
-    forecast: str = ""
-    """The source of the demand forecast, in words."""
 
 
 def scaling(state: State, now_ms: int, forecaster: Forecaster | None = None) -> ScalingReport:

@@ -18,9 +18,9 @@ import numpy as np
 from engine.executors.node_watch import FOREVER, NEVER, Column, HeartbeatResult, Leases
 from engine.model.columns import view
 from engine.model.commands import UnwatchNodes, WatchNodes
-from engine.model.specs import NodeState
+from engine.model.specs import NodeState, UsageSample
 from engine.state.cell_state import State
-from engine.state.machines import FLAPS, NEEDS_HANDS, UsageSample
+from engine.state.machines import FLAPS, NEEDS_HANDS
 
 if TYPE_CHECKING:
     from engine.control import Engine

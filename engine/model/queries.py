@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from engine.model.spec_parts import Autoscaling, BudgetSpec, ScalingSpec
 from engine.model.specs import Affinity, CapacityType, QueueSpec, RunSpec, Spread, Toleration
 
 Kind = Literal["workloads", "nodes", "queues", "reservations", "pools", "orders"]
@@ -873,3 +874,140 @@ class Consolidation(msgspec.Struct, frozen=True, kw_only=True):
     """The reason why there is no plan, or why the plan is not worth it; empty for one that is."""
     tried: tuple[str, ...] = ()
     """Earlier trials, each with its result."""
+
+
+class PoolSize(msgspec.Struct, frozen=True, kw_only=True):
+    """One pool, in nodes."""
+
+    pool: str
+    scaling: ScalingSpec | None
+    """None: it does not grow by itself."""
+    ready: int
+    booting: int
+    other: int
+    """Cordoned, draining, down or not heard of."""
+    ordered: int
+    """Asked for and not granted yet."""
+    asked: int
+    """Nodes that running work fills and waiting work, as far as quota allows, would fill."""
+    wanted: int
+    """Nodes it should have in any case: the largest of its minimum, its target and its forecast."""
+    set_for: tuple[tuple[int, int], ...] = ()
+    """(cell ms, nodes) that people have set."""
+    noted_hours: int = 0
+    """Hours of demand that a forecast can go by."""
+
+
+class ScalingReport(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    now_ms: int
+    settings: Autoscaling
+    pools: tuple[PoolSize, ...]
+    forecast: str = ""
+    """The source of the demand forecast, in words."""
+
+
+GROUPINGS = ("tenant", "team", "queue", "pool")
+TAG = "tag:"
+
+
+class ShowbackRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    by: str = "tenant"
+    """One of GROUPINGS, or `tag:KEY`."""
+    since_ms: int = 0
+    """Cell time; rounded down to the beginning of its day (UTC)."""
+    until_ms: int | None = None
+    """Cell time, rounded up to the end of its day; not given, or in the future: now."""
+
+
+class ShowbackLine(msgspec.Struct, frozen=True, kw_only=True):
+    kind: Literal["group", "downtime", "idle"]
+    """`downtime`: what no work used while no engine decided; there is such a line only where there was such a time."""
+    name: str
+    """Name of the group; empty for work that names none, for downtime and for idle."""
+    microusd: int
+    permille: int
+    """Part of the whole, rounded down."""
+
+
+class Showback(msgspec.Struct, frozen=True, kw_only=True):
+    """Dearest first, then downtime, idle last. Lines add up to the total, to the last micro-USD."""
+
+    version: int
+    now_ms: int
+    by: str
+    since_ms: int
+    until_ms: int
+    total_microusd: int
+    """Cost of all nodes in the window, rounded down."""
+    lines: tuple[ShowbackLine, ...]
+
+
+class BudgetLine(msgspec.Struct, frozen=True, kw_only=True):
+    spec: BudgetSpec
+    stage: str
+    """`open`, `warned` or `spent`, in the present window."""
+    spent_microusd: int
+    rate_microusd_hour: int
+    window_start_ms: int
+    window_end_ms: int
+    forecast_microusd: int
+    """At the window's end, if the rate stays as it is."""
+    spent_at_ms: int | None
+    """Cell time at which all is spent at this rate; null when not within the window."""
+    waiting: int
+    """Queued workloads that wait for it."""
+
+
+class BudgetReport(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    now_ms: int
+    budgets: tuple[BudgetLine, ...]
+
+
+class PoolGoodput(msgspec.Struct, frozen=True, kw_only=True):
+    """Goodput of one pool over the whole life of the cell."""
+
+    pool: str
+    spot: bool
+    nodes: int
+    ending: int
+    """Those of them with notice."""
+    taken: int
+    """Nodes that have had notice, those that are gone among them."""
+    interruptions_ppm_hour: int
+    """Expected of one node in an hour, in millionths: as the pool says, else as measured."""
+    cost_microusd: int
+    used_microusd: int
+    """The part of that charged to work."""
+
+
+class TenantGoodput(msgspec.Struct, frozen=True, kw_only=True):
+    tenant: str
+    """Empty for work that names none."""
+    finished: int
+    charged_microusd: int
+    wasted_microusd: int
+    """The part of that for work that was lost, or whose workload failed or was cancelled."""
+    per_finished_microusd: int | None
+    """Charged, by finished workload; null before any has."""
+
+
+class GoodputReport(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    now_ms: int
+    cost_microusd: int
+    """Cost of all nodes."""
+    charged_microusd: int
+    downtime_microusd: int = 0
+    """Their cost without work while no engine decided; with `charged` and the idle part it is `cost`."""
+    wasted_microusd: int
+    goodput_permille: int
+    finished: int
+    per_finished_microusd: int | None
+    """Cost of all nodes, idle ones too, by finished workload; null before any has."""
+    turned: int
+    """Workloads that have not ended and turned to on-demand machines because their slack ran out."""
+    pools: tuple[PoolGoodput, ...]
+    tenants: tuple[TenantGoodput, ...]
+    """Dearest first."""

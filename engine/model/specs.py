@@ -760,3 +760,12 @@ def moment(at_ms: int) -> str:
     """A cell time as people write it."""
     at = datetime.fromtimestamp(min(at_ms, _LAST_MOMENT_MS) // 1000, UTC)
     return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+class UsageSample(Spec, frozen=True, kw_only=True):
+    """The joint use of all tasks of a workload on one node."""
+
+    workload: str
+    node: str
+    cpu_milli: int
+    memory_mib: int

@@ -23,6 +23,7 @@ from engine.model.errors import SpecError
 from engine.model.events import BACKFILLED, BORROWED, BURST, EVICTION_CAUSES, FAILURE_CAUSES
 from engine.model.queries import (
     DEFAULT_COLUMNS,
+    BudgetReport,
     DecisionReport,
     DependencyDetail,
     FairnessReport,
@@ -40,6 +41,8 @@ from engine.model.queries import (
     Query,
     QueueDetail,
     ServiceDetail,
+    Showback,
+    ShowbackRequest,
     TaskPlace,
     TopologyDetail,
     WorkloadDetail,
@@ -58,7 +61,6 @@ from engine.model.specs import (
 from engine.placement.fragmentation import headline_ppm, measured
 from engine.placement.node_choice import grows
 from engine.reads import cost_reports
-from engine.reads.cost_reports import BudgetReport, Showback, ShowbackRequest
 from engine.reads.id_search import Texts
 from engine.reads.lists import SOURCES, RowSource, column_named, matching, ordered
 from engine.reads.overview import Heat, held_by_tenant

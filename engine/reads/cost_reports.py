@@ -8,15 +8,26 @@ defines charged and lost). Running work counts as useful.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 
 from engine.model.columns import view
 from engine.model.errors import SpecError
 from engine.model.quantities import shown
-from engine.model.spec_parts import DAY_MS, BudgetSpec
+from engine.model.queries import (
+    GROUPINGS,
+    TAG,
+    BudgetLine,
+    BudgetReport,
+    GoodputReport,
+    PoolGoodput,
+    Showback,
+    ShowbackLine,
+    ShowbackRequest,
+    TenantGoodput,
+)
+from engine.model.spec_parts import DAY_MS
 from engine.model.specs import NodeState, WorkloadState
 from engine.state.ledger import GRAINS
 from engine.state.timers import hazard_ppm_hour
@@ -26,112 +37,6 @@ if TYPE_CHECKING:
 
     from engine.state.cell_state import State
     from engine.state.ledger import Meters
-
-
-GROUPINGS = ("tenant", "team", "queue", "pool")
-TAG = "tag:"
-
-
-class ShowbackRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    by: str = "tenant"
-    """One of GROUPINGS, or `tag:KEY`."""
-    since_ms: int = 0
-    """Cell time; rounded down to the beginning of its day (UTC)."""
-    until_ms: int | None = None
-    """Cell time, rounded up to the end of its day; not given, or in the future: now."""
-
-
-class ShowbackLine(msgspec.Struct, frozen=True, kw_only=True):
-    kind: Literal["group", "downtime", "idle"]
-    """`downtime`: what no work used while no engine decided; there is such a line only where there was such a time."""
-    name: str
-    """Name of the group; empty for work that names none, for downtime and for idle."""
-    microusd: int
-    permille: int
-    """Part of the whole, rounded down."""
-
-
-class Showback(msgspec.Struct, frozen=True, kw_only=True):
-    """Dearest first, then downtime, idle last. Lines add up to the total, to the last micro-USD."""
-
-    version: int
-    now_ms: int
-    by: str
-    since_ms: int
-    until_ms: int
-    total_microusd: int
-    """Cost of all nodes in the window, rounded down."""
-    lines: tuple[ShowbackLine, ...]
-
-
-class BudgetLine(msgspec.Struct, frozen=True, kw_only=True):
-    spec: BudgetSpec
-    stage: str
-    """`open`, `warned` or `spent`, in the present window."""
-    spent_microusd: int
-    rate_microusd_hour: int
-    window_start_ms: int
-    window_end_ms: int
-    forecast_microusd: int
-    """At the window's end, if the rate stays as it is."""
-    spent_at_ms: int | None
-    """Cell time at which all is spent at this rate; null when not within the window."""
-    waiting: int
-    """Queued workloads that wait for it."""
-
-
-class BudgetReport(msgspec.Struct, frozen=True, kw_only=True):
-    version: int
-    now_ms: int
-    budgets: tuple[BudgetLine, ...]
-
-
-class PoolGoodput(msgspec.Struct, frozen=True, kw_only=True):
-    """Goodput of one pool over the whole life of the cell."""
-
-    pool: str
-    spot: bool
-    nodes: int
-    ending: int
-    """Those of them with notice."""
-    taken: int
-    """Nodes that have had notice, those that are gone among them."""
-    interruptions_ppm_hour: int
-    """Expected of one node in an hour, in millionths: as the pool says, else as measured."""
-    cost_microusd: int
-    used_microusd: int
-    """The part of that charged to work."""
-
-
-class TenantGoodput(msgspec.Struct, frozen=True, kw_only=True):
-    tenant: str
-    """Empty for work that names none."""
-    finished: int
-    charged_microusd: int
-    wasted_microusd: int
-    """The part of that for work that was lost, or whose workload failed or was cancelled."""
-    per_finished_microusd: int | None
-    """Charged, by finished workload; null before any has."""
-
-
-class GoodputReport(msgspec.Struct, frozen=True, kw_only=True):
-    version: int
-    now_ms: int
-    cost_microusd: int
-    """Cost of all nodes."""
-    charged_microusd: int
-    downtime_microusd: int = 0
-    """Their cost without work while no engine decided; with `charged` and the idle part it is `cost`."""
-    wasted_microusd: int
-    goodput_permille: int
-    finished: int
-    per_finished_microusd: int | None
-    """Cost of all nodes, idle ones too, by finished workload; null before any has."""
-    turned: int
-    """Workloads that have not ended and turned to on-demand machines because their slack ran out."""
-    pools: tuple[PoolGoodput, ...]
-    tenants: tuple[TenantGoodput, ...]
-    """Dearest first."""
 
 
 def showback(state: State, request: ShowbackRequest, now_ms: int) -> Showback:

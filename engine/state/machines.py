@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from engine.model import events as ev
 from engine.model.columns import Table
 from engine.model.spec_parts import MAX_FLAPS, load_permille
-from engine.model.specs import NodeState, ServiceSpec, Spec, TaskGroup, WorkloadState
+from engine.model.specs import NodeState, ServiceSpec, TaskGroup, UsageSample, WorkloadState
 
 if TYPE_CHECKING:
     from engine.state.cell_state import State
@@ -217,15 +217,6 @@ class Failures(Table):
 FRESH_MS = 60_000
 """Time for which a report says something about the load of a service."""
 ALWAYS = 2**62
-
-
-class UsageSample(Spec, frozen=True, kw_only=True):
-    """The joint use of all tasks of a workload on one node."""
-
-    workload: str
-    node: str
-    cpu_milli: int
-    memory_mib: int
 
 
 class Peaks:

@@ -24,10 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.model.errors import SpecError
-from engine.traces import counted_jobs
-from engine.traces.counted_jobs import JobColumns
+from engine.traces import replay
 from engine.traces.progress import counted, stage
-from engine.traces.replay import TAU_MS, ReplayPlan, prepare
+from engine.traces.replay import TAU_MS, JobColumns, ReplayPlan, prepare
 from engine.traces.trace_reader import FORMATS as READERS
 from engine.traces.trace_reader import Problems, TraceFile, TraceJob
 from recommender.estimates.run_time_model import RunModel, RunTimeQuantiles, SortedWindow, SubmittedRun
@@ -251,13 +250,13 @@ def backtest_queueing(plan: ReplayPlan, format: str, *, every: bool = False) -> 
     asked = [run_of(job.arrival_ms, job, "", format, ()).submission for job in plan.jobs]
     users = [job.user for job in plan.jobs]
     starts = {
-        "easy_requested": counted_jobs.easy(jobs, plan.units),
-        "muster": counted_jobs.backfill(jobs, plan.units, ModelEstimates(asked, jobs.run), "slowdown"),
-        "easy_plus_plus": counted_jobs.backfill(jobs, plan.units, counted_jobs.LastTwoEstimates(jobs, users)),
-        "easy_actual": counted_jobs.easy(replace(jobs, estimate=jobs.run), plan.units),
-        "easy_learned": counted_jobs.backfill(jobs, plan.units, ModelEstimates(asked, jobs.run)) if every else [],
-        "slowdown_requested": counted_jobs.backfill(jobs, plan.units, KnownRunTimes(jobs.estimate), "slowdown"),
-        "slowdown_actual": counted_jobs.backfill(jobs, plan.units, KnownRunTimes(jobs.run), "slowdown"),
+        "easy_requested": replay.easy(jobs, plan.units),
+        "muster": replay.backfill(jobs, plan.units, ModelEstimates(asked, jobs.run), "slowdown"),
+        "easy_plus_plus": replay.backfill(jobs, plan.units, replay.LastTwoEstimates(jobs, users)),
+        "easy_actual": replay.easy(replace(jobs, estimate=jobs.run), plan.units),
+        "easy_learned": replay.backfill(jobs, plan.units, ModelEstimates(asked, jobs.run)) if every else [],
+        "slowdown_requested": replay.backfill(jobs, plan.units, KnownRunTimes(jobs.estimate), "slowdown"),
+        "slowdown_actual": replay.backfill(jobs, plan.units, KnownRunTimes(jobs.run), "slowdown"),
     }
     return {name: score_queueing(jobs, starts[name]) for name in ROWS if starts[name]}
 

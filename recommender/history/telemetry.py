@@ -25,7 +25,25 @@ from sqlalchemy import Connection, delete, func, insert, select
 from engine.journal.side_tables import Records
 from engine.model.errors import SpecError
 from recommender.history import chunks as bk
-from recommender.history.chunks import FOLDED_AT_ONCE, SampleBuckets, SeriesChunks, SeriesPoints
+from recommender.history.chunks import (
+    CHUNK,
+    DROP_RUN,
+    FOLDED_AT_ONCE,
+    LOG,
+    NEWEST_FIRST,
+    NOTE,
+    OLDEST_RUNS,
+    READ_CHUNKS,
+    RUN,
+    SERIES,
+    TABLES,
+    TELL_SPAN,
+    SampleBuckets,
+    SeriesChunks,
+    SeriesPoints,
+    replace_note,
+    replace_runs,
+)
 from recommender.history.metrics import (
     AHEAD_MS,
     CELL,
@@ -40,21 +58,6 @@ from recommender.history.metrics import (
     SeriesKey,
     flaw,
     run_flaw,
-)
-from recommender.history.tables import (
-    CHUNK,
-    DROP_RUN,
-    LOG,
-    NEWEST_FIRST,
-    NOTE,
-    OLDEST_RUNS,
-    READ_CHUNKS,
-    RUN,
-    SERIES,
-    TABLES,
-    TELL_SPAN,
-    replace_note,
-    replace_runs,
 )
 
 MAX_POINTS = 100_000

@@ -28,9 +28,8 @@ from engine.model.errors import SpecError
 from runbooks.plans.amounts import amount, hours, size, utc
 
 if TYPE_CHECKING:
-    from engine.elasticity.scaling_report import PoolSize
     from engine.model.commands import AnyCommand
-    from engine.model.queries import Consolidation, ConsolidationRequest, WorkloadDetail
+    from engine.model.queries import Consolidation, ConsolidationRequest, PoolSize, WorkloadDetail
     from engine.model.spec_parts import BudgetSpec
     from engine.model.specs import Policy, QueueSpec
     from runbooks.plans.checks import CheckName, Operator

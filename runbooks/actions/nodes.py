@@ -43,8 +43,8 @@ from runbooks.plans.amounts import workloads
 if TYPE_CHECKING:
     import msgspec
 
-    from engine.elasticity.scaling_report import PoolSize
     from engine.model.commands import AnyCommand
+    from engine.model.queries import PoolSize
     from engine.model.spec_parts import ScalingSpec
     from runbooks.plans.typed_plan import Act, ActionName, ScalingChange, Target
 

@@ -33,8 +33,7 @@ from runbooks.procedures.compiler import zones
 
 if TYPE_CHECKING:
     from engine.control import Engine
-    from engine.model.queries import Overview
-    from engine.reads.cost_reports import BudgetLine
+    from engine.model.queries import BudgetLine, Overview
     from runbooks.procedures.registry import EngineCall
 
 

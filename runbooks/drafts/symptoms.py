@@ -35,10 +35,8 @@ from runbooks.procedures.compiler import zones
 
 if TYPE_CHECKING:
     from engine.control import Engine
-    from engine.elasticity.scaling_report import PoolSize
     from engine.executors.agent_reports import AgentsReport, Straggler
-    from engine.model.queries import Overview, PoolOverview
-    from engine.reads.cost_reports import BudgetLine
+    from engine.model.queries import BudgetLine, Overview, PoolOverview, PoolSize
 
 
 FOR_FAULTS = frozenset(("drain-failing-node", "gpu-ecc-rising", "node-flapping", "straggler"))

@@ -26,9 +26,9 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from engine.elasticity.scaling_report import PoolSize
 from engine.model.commands import MAX_EVIDENCE
 from engine.model.errors import RefusedError, SpecError
+from engine.model.queries import PoolSize
 from engine.model.spec_parts import MAX_POOL_NODES, Autoscaling
 from engine.model.specs import MAX_QUANTITY, BudgetSpec, Policy, QueueSpec, ReservationSpec, check_id
 from runbooks.plans.checks import Check

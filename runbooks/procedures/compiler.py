@@ -41,8 +41,7 @@ from runbooks.procedures.program import (
 
 if TYPE_CHECKING:
     from engine.control import Engine
-    from engine.elasticity.scaling_report import PoolSize
-    from engine.model.queries import Consolidation, ConsolidationRequest
+    from engine.model.queries import Consolidation, ConsolidationRequest, PoolSize
     from engine.model.spec_parts import BudgetSpec
     from engine.model.specs import QueueSpec
 

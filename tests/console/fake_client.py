@@ -14,7 +14,6 @@ from console.client.credentials import NewToken, TokenAsk, TokenLine
 from console.client.presence import Here, PresenceAsk, Present
 from console.client.protocol import Client, Health, RuntimeEstimate
 from console.client.questions import ServiceQuestion, refuse_read_only, wrap_answers
-from engine.elasticity.scaling_report import PoolSize, ScalingReport
 from engine.executors.task_files import AttemptView, OutputPart, OutputRequest, ProcessReport, TaskView
 from engine.external.mirror_report import NOT_MIRRORED, Mirrored, MirrorReport
 from engine.model.commands import AnyCommand, Receipt
@@ -22,6 +21,8 @@ from engine.model.errors import MusterError, NotFoundError, RefusedError, SpecEr
 from engine.model.external_cells import IntentsReport
 from engine.model.queries import (
     DEFAULT_COLUMNS,
+    BudgetLine,
+    BudgetReport,
     Burn,
     BurnWindow,
     BurstReport,
@@ -33,6 +34,7 @@ from engine.model.queries import (
     Counterfactual,
     DecisionReport,
     FairnessReport,
+    GoodputReport,
     GroupDetail,
     HeatMap,
     HeatRequest,
@@ -45,11 +47,17 @@ from engine.model.queries import (
     Overview,
     Page,
     PoolOverview,
+    PoolSize,
     Query,
     QueueDetail,
     Reason,
     Relocation,
+    ScalingReport,
+    Showback,
+    ShowbackLine,
+    ShowbackRequest,
     TaskPlace,
+    TenantGoodput,
     Term,
     TopologyDetail,
     Unblocked,
@@ -60,15 +68,6 @@ from engine.model.queries import (
 from engine.model.spec_parts import Autoscaling, ScalingSpec
 from engine.model.specs import BudgetSpec, QueueSpec
 from engine.model.twin_queries import Ask, Figure, Interval, Outlook, RunStatus, ScoreReport, StartFigure, Unit
-from engine.reads.cost_reports import (
-    BudgetLine,
-    BudgetReport,
-    GoodputReport,
-    Showback,
-    ShowbackLine,
-    ShowbackRequest,
-    TenantGoodput,
-)
 from recommender.estimates.queries import (
     Coverage,
     Forecast,

@@ -185,9 +185,8 @@ def _lots(numbers: range, size: int) -> Iterator[Sequence[int]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    from console.client import garbage_collection
     from console.client.sockets import bind_unix
-    from console.server.engine_process import SWITCH_S, new_event_loop, run_server
+    from console.server.engine_process import SWITCH_S, keep_state, new_event_loop, run_server
     from console.service.advisor import Advisor
     from console.service.local_client import LocalClient
     from engine.loop import EngineLoop
@@ -204,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     engine = large_engine(options.nodes, options.workloads, journal=options.journal, kept=kept)
     feed = steady_feed(engine, options.per_second) if options.per_second else None
     sys.setswitchinterval(SWITCH_S)
-    garbage_collection.keep_state()
+    keep_state()
     loop = EngineLoop(engine, feed=feed)
     client = LocalClient(loop, gate_of(engine), Advisor(loop), name="large")
     loop.paused = feed is None

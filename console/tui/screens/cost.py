@@ -35,10 +35,10 @@ from console.views.cost import (
 )
 from console.views.sections import Section
 from engine.model.errors import MusterError, SpecError
+from engine.model.queries import GROUPINGS, TAG, Showback, ShowbackRequest
 from engine.model.spec_parts import DAY_MS
 from engine.model.specs import HOUR_MS
 from engine.model.twin_queries import AskOptions
-from engine.reads.cost_reports import GROUPINGS, TAG, Showback, ShowbackRequest
 from recommender.estimates.queries import Quote, QuoteRequest
 from recommender.history.metrics import HistoryPoint, HistoryRequest
 

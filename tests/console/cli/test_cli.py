@@ -38,10 +38,9 @@ from engine.journal.process_locks import this_process
 from engine.loop import EngineLoop
 from engine.model import errors
 from engine.model.commands import Hold, Submit
-from engine.model.queries import Kind, Query
+from engine.model.queries import Kind, Query, ShowbackRequest
 from engine.model.spec_parts import PRESETS
 from engine.model.specs import Policy, QueueSpec
-from engine.reads.cost_reports import ShowbackRequest
 from engine.traces.replay import Estimate, prepare
 from runbooks.actions.catalogue import CATALOG
 from runbooks.actions.declaration import ORDERS, POLICIES

@@ -23,9 +23,9 @@ from engine.journal.side_tables import Records, RecordsError
 from engine.loop import EngineLoop
 from engine.model.commands import Requeue, Submit
 from engine.model.errors import SpecError
+from engine.model.specs import UsageSample
 from engine.reads import overview
 from engine.reads.overview import Gauges
-from engine.state.machines import UsageSample
 from recommender.history.metrics import HistoryRequest, SampleBatch, SampleRow
 from recommender.history.telemetry import Telemetry
 from tests.support.cells import small_cell, workload

@@ -29,10 +29,17 @@ from console.views.cost import (
 )
 from console.views.sections import Section
 from engine.model.errors import SpecError
-from engine.model.queries import Overview
+from engine.model.queries import (
+    BudgetLine,
+    BudgetReport,
+    GoodputReport,
+    Overview,
+    Showback,
+    ShowbackLine,
+    ShowbackRequest,
+)
 from engine.model.spec_parts import DAY_MS, BudgetSpec
 from engine.model.specs import HOUR_MS
-from engine.reads.cost_reports import BudgetLine, BudgetReport, GoodputReport, Showback, ShowbackLine, ShowbackRequest
 from recommender.estimates.queries import Quote, QuoteRequest
 from recommender.estimates.quotes import quantiles
 from tests.console.fake_client import NOW_MS, FakeClient

@@ -7,7 +7,7 @@ from collections import Counter
 
 from textual.strip import Strip
 
-from console.client.garbage_collection import collect
+from console.tui.app import free_left_pages
 from console.tui.widgets.pane import SectionsView
 from tests.console.fake_client import FakeClient
 from tests.console.tui.test_app import console, press, until
@@ -26,7 +26,7 @@ async def test_pages_and_dialogs_that_were_left_are_not_kept() -> None:
                 await until(pilot, lambda: len(pilot.app.screen_stack) > 1)
                 await press(pilot, "escape")
                 await until(pilot, lambda: len(pilot.app.screen_stack) == 1)
-            collect()
+            free_left_pages()
             return Counter(type(each).__name__ for each in gc.get_objects() if isinstance(each, SectionsView | Strip))
 
         before, after = await there_and_back(2), await there_and_back(6)

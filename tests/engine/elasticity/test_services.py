@@ -21,9 +21,9 @@ from engine.model.specs import (
     Resources,
     ScalingSpec,
     ServiceSpec,
+    UsageSample,
     WorkloadSpec,
 )
-from engine.state.machines import UsageSample
 from tests.support.cells import CLASSES, submit, workload
 from tests.support.invariants import WatchedEngine, check_state
 

@@ -20,10 +20,10 @@ from engine.model.specs import (
     Resources,
     ServiceSpec,
     Settings,
+    UsageSample,
     WorkloadSpec,
     WorkloadState,
 )
-from engine.state.machines import UsageSample
 from tests.support.cells import CLASSES, submit, workload
 from tests.support.invariants import WatchedEngine, check_state
 

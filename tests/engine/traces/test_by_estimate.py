@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_sim import Job, simulate
 
-from engine.traces.counted_jobs import JobColumns, LastTwoEstimates, backfill, easy
+from engine.traces.replay import JobColumns, LastTwoEstimates, backfill, easy
 
 HOUR_S = 3600
 

@@ -11,8 +11,7 @@ import pytest
 
 from console.cli.main import run as muster
 from engine.model.errors import SpecError
-from engine.traces.counted_jobs import JobColumns, LastTwoEstimates, backfill
-from engine.traces.replay import replay
+from engine.traces.replay import JobColumns, LastTwoEstimates, backfill, replay
 from recommender.backtests.run_times import (
     ROWS,
     ModelEstimates,

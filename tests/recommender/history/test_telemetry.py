@@ -14,7 +14,7 @@ from sqlalchemy import func, select, update
 
 from engine.journal.side_tables import Records
 from engine.model.errors import SpecError
-from recommender.history.chunks import FOLDED_AT_ONCE
+from recommender.history.chunks import CHUNK, FOLDED_AT_ONCE, SERIES
 from recommender.history.metrics import (
     DAY_MS,
     HOUR_MS,
@@ -27,7 +27,6 @@ from recommender.history.metrics import (
     SeriesKey,
     kind_of,
 )
-from recommender.history.tables import CHUNK, SERIES
 from recommender.history.telemetry import Telemetry
 
 T0 = 1_700_000_400_000 // HOUR_MS * HOUR_MS

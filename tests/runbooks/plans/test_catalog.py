@@ -10,9 +10,9 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.elasticity.scaling_report import PoolSize
 from engine.model.commands import Cancel, ChangeQueue, DrainQueues, Reserve, SetPolicy
 from engine.model.errors import SpecError
+from engine.model.queries import PoolSize
 from engine.model.specs import (
     BurstSpec,
     FlavorQuota,
