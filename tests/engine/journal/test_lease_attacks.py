@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.thorough, pytest.mark.skipif(bool(postgres.why_not()),
 SUPPORT = Path(postgres.__file__).parent
 SLEEPER = """
 import os, signal, sys
-from engine.journal import cell_lease
+from engine.journal import postgres_store as cell_lease
 from engine.journal.postgres_store import Holder
 cell_lease.this_process = lambda: Holder(host="elsewhere", pid=os.getpid(), boot="another")
 from sqlalchemy import insert
