@@ -24,7 +24,6 @@ from runbooks.actions.declaration import Action as Declared
 
 if TYPE_CHECKING:
     from console.client.protocol import Client
-    from engine.model.queries import Kind
 
 
 MOST = 40

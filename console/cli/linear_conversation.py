@@ -50,7 +50,6 @@ from engine.model.errors import MusterError, RefusedError, SpecError, Unreachabl
 from runbooks.plans.typed_plan import DIGEST_TYPED, Outcome, Proposal, Request, asks
 
 if TYPE_CHECKING:
-    from console.actions.registry import Action
     from console.client.credentials import Identity
     from console.client.protocol import Client
     from runbooks.plans.identity import Signed

@@ -28,7 +28,7 @@ from engine.model.errors import NotFoundError, SpecError
 if TYPE_CHECKING:
     from console.actions.registry import ScreenName
     from console.client.protocol import Client
-    from console.views.lists import Heading, ListView, Row
+    from console.views.lists import ListView
     from engine.model.queries import Change
 
 

@@ -72,7 +72,7 @@ from runbooks.untrusted.strict_formats import MAX_BYTES, YamlDocument, read
 if TYPE_CHECKING:
     from console.client.protocol import Client
     from runbooks.gate.approval_policy import Caller, Verdict
-    from runbooks.plans.typed_plan import Outcome, Proposal, Request, Review
+    from runbooks.plans.typed_plan import Outcome, Proposal, Review
 
 
 COLUMNS = 80

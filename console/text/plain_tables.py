@@ -32,7 +32,7 @@ from console.text.terminal_text import (
 from engine.model.queries import COLUMNS, Column, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from console.client.protocol import RuntimeEstimate
     from engine.model.queries import (

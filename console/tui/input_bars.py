@@ -22,7 +22,6 @@ from console.tui.widgets.list_pane import ListPane
 from engine.model.errors import MusterError, SpecError
 
 if TYPE_CHECKING:
-    from textual.events import Key
     from textual.timer import Timer
     from textual.worker import Worker
 

@@ -17,7 +17,7 @@ from engine.model.specs import HOUR_MS
 from recommender.estimates.queries import Forecast
 
 if TYPE_CHECKING:
-    from recommender.estimates.queries import Forecast, HourAhead
+    from recommender.estimates.queries import HourAhead
 
 
 WIDTH = 80

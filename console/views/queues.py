@@ -45,7 +45,7 @@ from engine.model.queries import (
 if TYPE_CHECKING:
     from console.client.protocol import Client
     from console.views.lists import Span
-    from engine.model.queries import BurnWindow, Page
+    from engine.model.queries import BurnWindow
     from engine.model.specs import FlavorQuota, QueueSpec
 
 

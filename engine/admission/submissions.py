@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -45,10 +44,6 @@ from engine.model.specs import (
 from engine.placement.node_choice import could_be, could_close, grows, has_labels, most_totals
 from engine.state.cell_state import State, members
 from engine.state.workloads import USUAL, SoundRequests
-
-if TYPE_CHECKING:
-    from engine.state.cell_state import State
-
 
 _ID_LINES = re.compile(rf"(?:{ID_PATTERN.pattern}\n)*+")
 MAX_REMEMBERED = 1024

@@ -19,7 +19,6 @@ from engine.state.cell_state import State
 from engine.state.machines import OrderState
 
 if TYPE_CHECKING:
-    from engine.state.cell_state import State
     from engine.state.demand import Forecaster
 
 

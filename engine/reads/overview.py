@@ -27,7 +27,6 @@ from engine.state.workloads import NONE, WorkloadClass
 
 if TYPE_CHECKING:
     from engine.capacity.index import Capacity
-    from engine.state.cell_state import State
 
 
 CPU, GPU = 0, 2

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,10 +30,6 @@ from engine.state.pending_work import Key
 from engine.state.queue_tree import REFUSED, WIDTH, Reach, Vector
 from engine.state.work_changes import requests
 from engine.state.workloads import NONE, WorkloadClass
-
-if TYPE_CHECKING:
-    from engine.state.cell_state import State
-
 
 MIN_SIZE = 32
 """Workloads drawn for the first batch, and after one that failed early."""

@@ -1,6 +1,7 @@
 """Replay of a trace through the engine, and what its jobs met, counted job by job.
 
-Schedules of rigid jobs on identical processors, by counting free ones: run times known, or estimated.
+Two ways to the starts of a trace's jobs: through the engine, and by counting free processors for rigid jobs on identical
+processors, with run times known or estimated.
 
 Where every task asks for exactly one processor and all are alike, the start of a job depends on how many are free and
 never on which. So FCFS and EASY need a number and the expected ends of running jobs. The starts are the engine's own,
@@ -20,7 +21,7 @@ arrival, and these then start before it only if they are safely gone in time: no
 Replay a trace as fast as it goes, and measure what its jobs would have met.
 
 It goes through the engine, except where every task asks for exactly one of many equal processors: what starts when is
-then decided by counting (`engine.traces.replay`), with the same starts as the engine's and many times faster.
+then decided by counting (this module), with the same starts as the engine's and many times faster.
 
 Conventions: jobs that ran no time, or that are larger than the cell, are left out and counted. The estimate of a job is
 the longer of what its user asked for and what it ran, so nothing is cut short; where the trace says nothing of requests

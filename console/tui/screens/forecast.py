@@ -30,7 +30,6 @@ from recommender.estimates.queries import MAX_HOURS, Forecast, ForecastRequest
 from recommender.history.metrics import METRICS, HistoryRequest
 
 if TYPE_CHECKING:
-    from textual.timer import Timer
     from textual.worker import Worker
 
     from console.client.protocol import Client

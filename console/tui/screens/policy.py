@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from console.client.protocol import Client
     from console.tui.app import MusterApp
     from console.tui.decision_dialogs import Ending
-    from runbooks.gate.approval_policy import Candidate, Verdict
+    from runbooks.gate.approval_policy import Verdict
     from runbooks.plans.identity import Signed
 
 

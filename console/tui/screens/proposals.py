@@ -53,7 +53,6 @@ from runbooks.plans.typed_plan import Proposal
 if TYPE_CHECKING:
     from console.client.protocol import Client
     from console.tui.app import MusterApp
-    from recommender.findings.suggestions import Recommendation
     from runbooks.gate.approval_policy import Caller
 
 
