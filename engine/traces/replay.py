@@ -1,7 +1,7 @@
 """Replay of a trace through the engine, and what its jobs met, counted job by job.
 
-Two ways to the starts of a trace's jobs: through the engine, and by counting free processors for rigid jobs on identical
-processors, with run times known or estimated.
+Two ways to the starts of a trace's jobs: through the engine, and by counting free processors, for rigid jobs on
+identical processors with run times known or estimated.
 
 Where every task asks for exactly one processor and all are alike, the start of a job depends on how many are free and
 never on which. So FCFS and EASY need a number and the expected ends of running jobs. The starts are the engine's own,
