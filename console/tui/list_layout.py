@@ -10,6 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 
+from console.actions.key_map import key_of
 from console.text.terminal_text import fit
 from console.tui.dialog_frames import Dialog, MenuDialog
 from console.tui.widgets.drawing import OneLine, part
@@ -221,7 +222,9 @@ def freeze(app: MusterApp, _argument: str) -> None:
     except MusterError as error:
         app.report(error)
         return
-    app.say(f"{pane.NAME} stays as it is; f goes on" if pane.frozen else f"{pane.NAME} follows the cell")
+    app.say(
+        f"{pane.NAME} stays as it is; {key_of('still')} goes on" if pane.frozen else f"{pane.NAME} follows the cell"
+    )
 
 
 def _list(app: MusterApp) -> ListPane:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from console.actions.key_map import key_of
+from console.forms.settings import Environment
 from console.text.terminal_text import duration, printable, timestamp
 from console.views.proposal import name_of, state_word, why_not_mine
 from runbooks.plans import typed_plan
@@ -17,9 +19,9 @@ if TYPE_CHECKING:
 VOTED = {"approve": "yes", "reject": "no", "abstain": "neither"}
 
 
-def one_key(proposal: Proposal) -> bool:
-    """True where `y` approves. The tier or the policy may want the digest instead."""
-    return proposal.typed == "key" and proposal.tier in ("T0", "T1")
+def one_key(proposal: Proposal, environment: Environment) -> bool:
+    """True where `y` approves. The tier, the policy or the environment may want the digest instead."""
+    return proposal.typed == "key" and proposal.tier in ("T0", "T1") and environment.confirm == "usual"
 
 
 def by_author_alone(proposal: Proposal) -> bool:
@@ -36,26 +38,32 @@ def others_needed(proposal: Proposal) -> str:
 def press_next(proposal: Proposal, me: str, now_ms: int, *, read: bool, waits_for_word: bool, unverified: bool) -> str:
     """The key to press next, or the reason for waiting, for the title line."""
     state = proposal.state
+    back, again = key_of("roll_back"), key_of("ask_again")
     if state == "awaiting":
         if why_not_mine(proposal, me):
             return f"waits for {votes_missing(proposal)} of others"
         if any(vote.subject == me and vote.verdict == "approve" and not vote.counts for vote in proposal.votes):
             return f"you voted; waits for {votes_missing(proposal)} more"
-        return "A approves, N rejects" if read else "read to the end of the plan to vote (pgdn, G)"
+        return (
+            f"{key_of('approve')} approves, {key_of('reject')} rejects"
+            if read
+            else "read to the end of the plan to vote (pgdn, G)"
+        )
     if state == "paused":
         if unverified:
-            return "K accepts it as it is, U takes it back"
-        return "C says go, U takes it back" if waits_for_word else "R goes on, U takes it back"
+            return f"{key_of('accept')} accepts it as it is, {back} takes it back"
+        onwards = f"{key_of('say_go')} says go" if waits_for_word else f"{key_of('go_on')} goes on"
+        return f"{onwards}, {back} takes it back"
     if state in typed_plan.LIVE:
         return progress(proposal, now_ms)
     takes_back = any(step.rollback for step in proposal.plan.steps)
     return {
-        "approved": "E carries it out",
-        "verified": "done and seen to work" + (": U takes it back" if takes_back else ""),
-        "failed": "U takes back what was done of it" if takes_back else "it failed, and cannot be taken back",
-        "rollback_failed": "U tries once more to take it back",
-        "stale": "V proposes it for the cell as it is now",
-        "expired": "V proposes it again",
+        "approved": f"{key_of('execute')} carries it out",
+        "verified": "done and seen to work" + (f": {back} takes it back" if takes_back else ""),
+        "failed": f"{back} takes back what was done of it" if takes_back else "it failed, and cannot be taken back",
+        "rollback_failed": f"{back} tries once more to take it back",
+        "stale": f"{again} proposes it for the cell as it is now",
+        "expired": f"{again} proposes it again",
         "rolled_back": "it was taken back",
     }.get(state, "")
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from textual import on
 
+from console.actions.key_map import key_of
 from console.actions.registry import ActionTarget
 from console.client.change_feed import in_thread
 from console.forms.filters import parse_filter
@@ -489,7 +490,8 @@ class RecommendationsPane(DetailPane[Recommendations]):
         over = await in_thread(lambda: ended(app.client(), chosen.suggestion)) if on_work else ()
         if over and len(over) == len(chosen.suggestion.targets):
             raise RefusedError(
-                "all of what it is about has ended since it was found", "It is looked for anew: r shows what there is"
+                "all of what it is about has ended since it was found",
+                f"It is looked for anew: {key_of('refresh')} shows what there is",
             )
         words = [word for word in words if word not in over]
         arguments = parse(name, shlex.join(words))
