@@ -169,7 +169,7 @@ def ask_for_yes(arguments: argparse.Namespace, client: Client, proposal: Proposa
     environment = environment_at(client, settings_of(arguments))
     where = "PRODUCTION: " if environment.production else ""
     if one_key(proposal, environment):
-        print(f"{where}Do it? [y/N] ", end="", file=sys.stderr, flush=True)
+        print(printable(f"{where}Do it? [y/N] "), end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise RefusedError("not approved, nothing was done")
         return
