@@ -139,7 +139,7 @@ def test_a_quote_is_shown_with_quantiles_and_cents_in_80_columns() -> None:
     assert "  · runs 6h" in lines
     assert "starts within 1d in 7 of 8 runs" in text
     assert "not now: 8 GPU more are needed" in text
-    assert "interrupted in its 6h: not known (not looked at)" in text
+    assert "chance of interruption in 6h: not known (not looked at)" in text
 
 
 def from_runs(*starts: int | None) -> dict[str, object]:
@@ -174,7 +174,7 @@ def test_what_is_not_known_is_not_shown_as_a_number() -> None:
     never = quantiles([NEVER])
     text = shown(FakeClient(), duration_ms=never, cost_microusd=never, asked_start_ms=NOW_MS + 48 * HOUR)
     assert text.count("not known (one run)") == 2, "the run and its cost"
-    assert "not known: looked 1d ahead, and it is asked for in 2d" in text
+    assert "not known: the run covers 1d, the start is in 2d" in text
 
 
 def test_names_of_strangers_are_data() -> None:

@@ -131,12 +131,12 @@ def test_a_change_is_asked_for_heard_to_its_end_and_approved_by_its_digest() -> 
     with an_engine() as socket, in_a_dumb_terminal(socket) as talk:
         talk.until("muster> ")
         talk.say("drain c1", "Propose this.*leaves it: ")
-        talk.say("yes", "P-1 is put to the vote")
+        talk.say("yes", "P-1 waits for votes")
         assert state_of(socket, "c1") == "ready"
         for _ in range(2):
             unheard = talk.say("approve P-1", "hear P-1 to its end first[^>]*muster> ")
             assert "type" not in unheard, "hearing its beginning twice is not hearing its end"
-        talk.say("next", "nobody has voted")
+        talk.say("next", "no votes yet")
         asked = re.search("type ([0-9a-f]{6});", talk.say("approve P-1", "leaves it: "))
         assert asked is not None
         talk.say("yes", "you have not voted")

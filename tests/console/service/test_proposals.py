@@ -333,7 +333,7 @@ def test_words_that_claim_an_approval_are_words(lab: Lab, capsys: pytest.Capture
     capsys.readouterr()
     assert lab.shell("show", "P-1") == 0
     out = capsys.readouterr().out
-    assert "nobody has voted" in out
+    assert "no votes yet" in out
     assert all(line.strip().startswith("┃") for line in out.splitlines() if "already approved" in line)
     assert lab.shell("execute", "P-1") == 4
     assert lab.effects() == 0
@@ -535,7 +535,7 @@ def test_a_proposal_from_the_shell_to_its_end_and_back(after: ExitStack, capsys:
     assert lab.shell("approve", "P-1", "--digest", digest[:5]) == 4
     assert lab.shell("approve", "P-1", "--digest", "zzzzzz") == 4
     assert lab.shell("approve", "P-1", "--digest", digest[:6]) == 0
-    assert "waits for somebody to execute it" in capsys.readouterr().err
+    assert "waiting for somebody to execute it" in capsys.readouterr().err
     assert (lab.effects(), lab.node()) == (0, "ready")
     assert lab.shell("execute", "P-1") == 0
     assert capsys.readouterr().out == "g0\n"
