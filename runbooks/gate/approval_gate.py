@@ -571,10 +571,11 @@ class DraftedPlan(NamedTuple):
 
 
 def source_of(actor: Actor, request: Request, runbook: RunbookRef | None) -> Source:
-    """The source of a plan. A request may claim that a machine drafted it. It cannot make a machine's plan a person's,
-    a model's plan a rule's, or anything an approved runbook."""
+    """The source of a plan. A request may claim that a machine or an agent drafted it. It cannot make a machine's plan
+    a person's, a model's plan a rule's, or anything an approved runbook."""
     said = request.source
-    if said is not None and said.kind in (("model",) if actor.kind == "llm" else ("suggestion", "rule", "model")):
+    claims = ("model",) if actor.kind == "llm" else ("suggestion", "rule", "model", "agent")
+    if said is not None and said.kind in claims:
         return said
     name = actor.subject.rpartition(":")[2]
     if actor.kind == "llm":
