@@ -135,7 +135,7 @@ def test_a_quote_is_shown_with_quantiles_and_cents_in_80_columns() -> None:
     assert max(map(len, lines)) <= 80
     assert lines[1].strip() == "64 nodes with 8 H100 for 6h, asked at 2026-03-01 12:00:00 UTC (v1,030)"
     assert start_in(text) == "in 40m (now..over 1d; 8 runs)"
-    assert lines[7].split()[-1] == "$21,135.36"
+    assert lines[6].split()[-1] == "$21,135.36"
     assert "  · runs 6h" in lines
     assert "starts within 1d in 7 of 8 runs" in text
     assert "not now: 8 GPU more are needed" in text

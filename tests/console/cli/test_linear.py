@@ -131,7 +131,7 @@ def test_a_change_is_asked_for_heard_to_its_end_and_approved_by_its_digest() -> 
     with an_engine() as socket, in_a_dumb_terminal(socket) as talk:
         talk.until("muster> ")
         talk.say("drain c1", "Propose this.*leaves it: ")
-        talk.say("yes", "P-1 waits for votes")
+        talk.say("yes", "P-1 is put to the vote")
         assert state_of(socket, "c1") == "ready"
         for _ in range(2):
             unheard = talk.say("approve P-1", "hear P-1 to its end first[^>]*muster> ")

@@ -450,7 +450,7 @@ def test_the_shell_names_people_and_puts_a_policy_in_force(
         assert "no two-person rule holds" in shown
         assert max(map(len, shown.splitlines())) <= 80
         assert shell(path, "operator", "remove", "dave") == 0
-        assert "! none: the owner" in capsys.readouterr().out
+        assert "! nobody is named" in capsys.readouterr().out
         assert shell(path, "policy", "approve", "policy-9") == 3
 
 

@@ -535,7 +535,7 @@ def test_a_proposal_from_the_shell_to_its_end_and_back(after: ExitStack, capsys:
     assert lab.shell("approve", "P-1", "--digest", digest[:5]) == 4
     assert lab.shell("approve", "P-1", "--digest", "zzzzzz") == 4
     assert lab.shell("approve", "P-1", "--digest", digest[:6]) == 0
-    assert "waiting for somebody to execute it" in capsys.readouterr().err
+    assert "waits for somebody to execute it" in capsys.readouterr().err
     assert (lab.effects(), lab.node()) == (0, "ready")
     assert lab.shell("execute", "P-1") == 0
     assert capsys.readouterr().out == "g0\n"

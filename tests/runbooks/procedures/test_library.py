@@ -185,7 +185,7 @@ def stuck_gang(night: Night) -> None:
     night.engine.advance(night.engine.now_ms + 2 * HOUR)
     made = night.try_("stuck-gang", gang="gang", silent_for="1h")
     assert effects(made)["Requeued"] == ("none", "1 workload")
-    assert made.rollback == ("restart: cannot be rolled back",)
+    assert made.rollback == ("restart: cannot be taken back",)
 
 
 def fragmented_gang(night: Night) -> None:

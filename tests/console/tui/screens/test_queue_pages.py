@@ -123,9 +123,9 @@ def test_a_queue_tells_its_quota_who_lends_its_burn_and_who_waits_and_why(client
     assert "lends 8 GPU" in told
     assert "95% start within 1m" in told
     assert "×6.7 of the allowance: 0 of 2 starts late" in told
-    assert "huge" in told.split("# Waits longest")[1].split("# Largest running")[0]
+    assert "huge" in told.split("# Longest waits")[1].split("# Largest running")[0]
     assert "w0" in told.split("# Largest running")[1]
-    assert "of lab/a" in told.split("# Who went first")[1]
+    assert "of lab/a" in told.split("# Recent starts, and why")[1]
 
 
 def test_a_queue_tells_its_burst_its_pools_and_its_limits(client: LocalClient) -> None:
