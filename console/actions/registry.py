@@ -57,6 +57,7 @@ ScreenName = Literal[
     "reviews",
     "fleet",
     "output",
+    "curve",
 ]
 TargetKind = Literal["", "workload", "node", "queue", "proposal", "runbook", "draft", "policy", "review", "intent"]
 SCREENS: tuple[ScreenName, ...] = get_args(ScreenName)
@@ -265,6 +266,12 @@ ACTIONS: tuple[Action, ...] = (
         "forecast", "Forecast", ("8",), commands=("forecast",), argument="ids",
         shell="muster forecast WHAT:NAME", jump="f",
     ),
+    Action(
+        "curve", "Curve over time", ("p",), commands=("curve",), argument="words",
+        shell="muster history CURVE KIND:NAME",
+    ),
+    Action("longer", "Longer window", ("plus",), ("curve",), footer=True),
+    Action("shorter", "Shorter window", ("minus",), ("curve",), footer=True),
     Action(
         "proposals", "Proposals", ("9",), commands=("proposals", "p"), argument="words",
         shell="muster proposals", jump="p",

@@ -30,9 +30,9 @@ def by_author_alone(proposal: Proposal) -> bool:
 
 
 def others_needed(proposal: Proposal) -> str:
-    """As in "needs 1 vote of another than you: approver, neither its author nor who asked for it"."""
+    """As in "needs 1 vote from others: approver, neither its author nor who asked for it"."""
     votes = "1 vote" if proposal.needs == 1 else f"{proposal.needs} votes"
-    return f"needs {votes} of others than you: {printable(proposal.need)}"
+    return f"needs {votes} from others: {printable(proposal.need)}"
 
 
 def press_next(proposal: Proposal, me: str, now_ms: int, *, read: bool, waits_for_word: bool, unverified: bool) -> str:
@@ -41,30 +41,30 @@ def press_next(proposal: Proposal, me: str, now_ms: int, *, read: bool, waits_fo
     back, again = key_of("roll_back"), key_of("ask_again")
     if state == "awaiting":
         if why_not_mine(proposal, me):
-            return f"waits for {votes_missing(proposal)} of others"
+            return f"waiting for {votes_missing(proposal)} from others"
         if any(vote.subject == me and vote.verdict == "approve" and not vote.counts for vote in proposal.votes):
-            return f"you voted; waits for {votes_missing(proposal)} more"
+            return f"you voted; waiting for {votes_missing(proposal)} more"
         return (
             f"{key_of('approve')} approves, {key_of('reject')} rejects"
             if read
-            else "read to the end of the plan to vote (pgdn, G)"
+            else "scroll to the end of the plan to vote (pgdn, G)"
         )
     if state == "paused":
         if unverified:
-            return f"{key_of('accept')} accepts it as it is, {back} takes it back"
-        onwards = f"{key_of('say_go')} says go" if waits_for_word else f"{key_of('go_on')} goes on"
-        return f"{onwards}, {back} takes it back"
+            return f"{key_of('accept')} accepts it as is, {back} rolls it back"
+        onwards = f"{key_of('say_go')} confirms" if waits_for_word else f"{key_of('go_on')} resumes"
+        return f"{onwards}, {back} rolls it back"
     if state in typed_plan.LIVE:
         return progress(proposal, now_ms)
     takes_back = any(step.rollback for step in proposal.plan.steps)
     return {
-        "approved": f"{key_of('execute')} carries it out",
-        "verified": "done and seen to work" + (f": {back} takes it back" if takes_back else ""),
-        "failed": f"{back} takes back what was done of it" if takes_back else "it failed, and cannot be taken back",
-        "rollback_failed": f"{back} tries once more to take it back",
-        "stale": f"{again} proposes it for the cell as it is now",
+        "approved": f"{key_of('execute')} executes it",
+        "verified": "verified" + (f": {back} rolls it back" if takes_back else ""),
+        "failed": f"{back} rolls back the finished steps" if takes_back else "failed; cannot be rolled back",
+        "rollback_failed": f"{back} retries the rollback",
+        "stale": f"{again} proposes it again for the current state",
         "expired": f"{again} proposes it again",
-        "rolled_back": "it was taken back",
+        "rolled_back": "rolled back",
     }.get(state, "")
 
 
@@ -81,7 +81,7 @@ def progress(proposal: Proposal, now_ms: int) -> str:
         what = f"step {number} of {len(steps)}, {printable(step.act.action).replace('_', ' ')}"
         if standing.state == "done" and standing.at_ms:
             gone = max(0, now_ms - standing.at_ms)
-            return f"{what}: being seen to, {duration(gone)} of at most {duration(step.timeout_ms)}"
+            return f"{what}: verifying, {duration(gone)} of at most {duration(step.timeout_ms)}"
         return f"{what}: {standing.state.replace('_', ' ')}"
     return f"all {len(steps)} steps are done"
 
@@ -89,10 +89,10 @@ def progress(proposal: Proposal, now_ms: int) -> str:
 def what_moved(shown: Proposal, now: Proposal, good_in: Sequence[str]) -> str:
     """Reason why an answer to the plan shown would come too late: who did what, and when. Empty while it would not."""
     if now.digest != shown.digest:
-        return f"{printable(now.id)} is another plan now, revision {now.revision}: look at that one"
+        return f"{printable(now.id)} has a new plan, revision {now.revision}: review that one"
     if now.state in good_in:
         return ""
-    return f"{printable(now.id)} {became(now)}: nothing is left to answer"
+    return f"{printable(now.id)} {became(now)}: no answer is needed any more"
 
 
 def became(proposal: Proposal) -> str:
@@ -101,7 +101,7 @@ def became(proposal: Proposal) -> str:
     state = f"is {state_word(proposal.state)}"
     if last is None or proposal.state in ("cancelled", "expired", "superseded"):
         return f"{state}{f', {printable(proposal.note)}' if proposal.note else ''}"
-    word = {"approve": "approved", "reject": "rejected", "abstain": "looked at"}[last.verdict]
+    word = {"approve": "approved", "reject": "rejected", "abstain": "reviewed"}[last.verdict]
     return f"{state}, {word} by {name_of(last.subject)} at {timestamp(last.at_ms, date=False)} UTC"
 
 
