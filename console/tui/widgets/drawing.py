@@ -25,6 +25,9 @@ from textual.widget import Widget
 from console.text.terminal_text import cut, printable
 from console.text.tones import drawn, tones
 
+NARROW = 60
+"""Below this width, as on a phone, a page has one column, and the header only what is urgent."""
+
 
 class LeanCompositor(Compositor):
     """Textual's, from the front to the back, but it ends once nothing more is to be seen.
