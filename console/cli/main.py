@@ -573,6 +573,7 @@ def _looks(target: argparse.ArgumentParser) -> None:
 
 def _scenario(target: argparse.ArgumentParser) -> None:
     target.add_argument("--scenario", choices=SCENARIOS, help="with --demo: watch this instead of days of AI work")
+    target.add_argument("--quiet-day", action="store_true", help="with --demo: without a past, and nothing goes wrong")
 
 
 def _speed(target: argparse.ArgumentParser) -> None:
