@@ -61,7 +61,14 @@ from runbooks.drafts.typed_draft import DraftAsk, Drafter, DraftRun, ModelStandi
 from runbooks.gate.approval_policy import Caller, Candidate, PolicyChange, PolicyCheck, PolicyView, PolicyVote, Verdict
 from runbooks.gate.run_limits import Freeze, FreezeSpec
 from runbooks.plans.identity import Signed
-from runbooks.plans.incidents import MAX_REPORT_BYTES, AlertReceipt, AlertReport, Incident, NewIncident
+from runbooks.plans.incidents import (
+    MAX_REPORT_BYTES,
+    AlertReceipt,
+    AlertReport,
+    Incident,
+    IncidentChange,
+    NewIncident,
+)
 from runbooks.plans.queries import (
     AuditErased,
     AuditPage,
@@ -683,6 +690,13 @@ class IncidentQuestions(Asking):
     @asks("GET", "/v1/incidents/{id}")
     def incident(self, incident_id: str) -> Incident:
         """An incident whole. Raises NotFoundError."""
+
+    @asks("GET", "/v1/incidents/{id}/changes", slow=True)
+    def incident_changes(self, incident_id: str) -> tuple[IncidentChange, ...]:
+        """What changed shortly before it, and who did it.
+
+        The latest first. Raises NotFoundError.
+        """
 
     @asks("POST", "/v1/incidents", changes=True)
     def open_incident(self, new: NewIncident) -> Incident:

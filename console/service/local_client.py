@@ -22,12 +22,13 @@ import msgspec
 
 from console import VERSION
 from console.client.presence import Presence, PresenceAsk, Present
-from console.client.protocol import Client, Health, RuntimeEstimate
+from console.client.protocol import MAX_CHANGES, Client, Health, RuntimeEstimate
 from console.client.questions import Arguments, ServiceQuestion, refuse_read_only, wrap_answers
 from console.service.advisor import Advisor, Quotes
 from console.service.drafting import Drafting
 from console.service.forecasts import Forecasts
 from console.service.gate_watch import GateFigures, GateTicker
+from console.service.incident_changes import changes_before
 from console.service.insights import Insights
 from console.service.recommendations import Recommender
 from console.service.slurm_cell import SlurmCell
@@ -92,7 +93,7 @@ if TYPE_CHECKING:
         Verdict,
     )
     from runbooks.gate.run_limits import Freeze, FreezeSpec
-    from runbooks.plans.incidents import AlertReceipt, AlertReport, Incident, NewIncident
+    from runbooks.plans.incidents import AlertReceipt, AlertReport, Incident, IncidentChange, NewIncident
     from runbooks.plans.typed_plan import Outcome, Proposal, Request, Review
 
 
@@ -439,6 +440,11 @@ class LocalClient(Client):
 
     def incident(self, incident_id: str) -> Incident:
         return self._loop.call(lambda _: self._gate.incidents.incident(incident_id))
+
+    def incident_changes(self, incident_id: str) -> tuple[IncidentChange, ...]:
+        incident = self.incident(incident_id)
+        events = self._read("changes", 0, MAX_CHANGES)
+        return changes_before(incident, self.proposals((), MAX_PROPOSALS), self._auditing.page, events.items)
 
     def open_incident(self, new: NewIncident) -> Incident:
         return self._loop.call(lambda _: self._gate.incidents.open(self._actor, new))

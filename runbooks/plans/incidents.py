@@ -354,3 +354,18 @@ def label_table(lines: Iterable[str], where: str) -> dict[str, ObjectKind]:
             raise SpecError(where, f"{line[:60]!a} is not LABEL=KIND", "Write for example slurm_part=queue")
         found[label.lower()] = cast("ObjectKind", kind)
     return found
+
+
+class IncidentChange(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that changed shortly before an incident began."""
+
+    before_ms: int
+    """So long before; below 0: after."""
+    what: str
+    who: str = ""
+    """Subject that did it, where that is known."""
+    subject: str = ""
+    """Object that it happened to."""
+    proposal: str = ""
+    own: bool = False
+    """It is about an object of the incident."""
