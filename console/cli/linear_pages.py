@@ -245,7 +245,7 @@ def _rows(
 
 
 def _table(client: Client, name: str, words: str) -> list[SpokenLine]:
-    """Proposals, incidents or runbooks in whose line every word occurs; those that are over when `all` are asked for."""
+    """Proposals, incidents or runbooks in whose line every word occurs; what is over when `all` are asked for."""
     rows: Sequence[Row]
     headings: Sequence[Heading]
     if name == "proposals":

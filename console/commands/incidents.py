@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING
 
 from console.client.attach import connect
-from console.commands.show import write_json, write_lines
+from console.commands.show import tell_lines, write_json, write_lines
 from console.text.plain_tables import table
 from console.text.terminal_text import cut, printable
 from console.views.incidents import HEADINGS, chart, incident_columns, incident_page, row_of
@@ -80,4 +79,4 @@ def _did(arguments: argparse.Namespace, do: Callable[[Client], Incident], told: 
         write_json(done)
         return
     write_lines([printable(done.id)])
-    print(f"{printable(done.id)} {told}", file=sys.stderr)
+    tell_lines([f"{printable(done.id)} {told}"])

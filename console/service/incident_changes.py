@@ -29,7 +29,8 @@ RECORDS = {
 }  # fmt: skip
 """Types of records that tell of a change, and their words."""
 OF_WORK = frozenset((
-    *TRANSITIONS, "preempting", "preemption dropped", "re-estimated", "approved", "asked for", "hardly used", "used again",
+    *TRANSITIONS, "preempting", "preemption dropped", "re-estimated", "approved", "asked for", "hardly used",
+    "used again",
 ))  # fmt: skip
 """Events of single workloads, and what is no change: told only of the incident's own."""
 

@@ -120,8 +120,14 @@ def incident_page(client: Client, incident_id: str) -> IncidentPage:
         changes=client.incident_changes(incident_id),
         findings=findings,
         drafts=tuple(run for run in client.draft_runs() if run.ask.finding in names)[:MAX_DRAFTS],
-        proposals=tuple(client.proposal(each) for each in incident.proposals[-MAX_DRAFTS:]),
+        proposals=tuple(_proposals_of(client, incident)),
     )
+
+
+def _proposals_of(client: Client, incident: Incident) -> Iterator[Proposal]:
+    for proposal_id in incident.proposals[-MAX_DRAFTS:]:
+        with _left_out():
+            yield client.proposal(proposal_id)
 
 
 @contextlib.contextmanager

@@ -87,7 +87,7 @@ ENTRY = Table(
     Column("id", Integer, primary_key=True, autoincrement=True),
     Column("number", Integer, nullable=False, index=True), Column("at_ms", BigInteger, nullable=False),
     Column("kind", String, nullable=False), Column("subject", String, nullable=False),
-    Column("to", String, nullable=False), Column("text", LargeBinary, nullable=True),
+    Column("target", String, nullable=False), Column("text", LargeBinary, nullable=True),
 )  # fmt: skip
 
 MAX_FIRING = 500
@@ -324,7 +324,7 @@ class Incidents:
 
         def write(connection: Connection) -> None:
             there = self._found(connection, incident_id)
-            mine = (ENTRY.c.number == there["number"]) & (ENTRY.c.to == proposal)
+            mine = (ENTRY.c.number == there["number"]) & (ENTRY.c.target == proposal)
             if connection.execute(select(ENTRY.c.id).where(mine)).first() is None:
                 self._move(connection, actor, there, "proposed", there["state"], {}, to=proposal)
 
@@ -423,7 +423,7 @@ class Incidents:
         self, connection: Connection, number: int, kind: EntryKind, actor: Actor, to: str, text: Sealed | None
     ) -> Rows:
         values = {
-            "number": number, "at_ms": self._clock(), "kind": kind, "subject": actor.subject, "to": to,
+            "number": number, "at_ms": self._clock(), "kind": kind, "subject": actor.subject, "target": to,
             "text": msgspec.json.encode(text) if text is not None else None,
         }  # fmt: skip
         made = connection.execute(insert(ENTRY).values(**values))
@@ -483,7 +483,7 @@ class Incidents:
         rows = connection.execute(select(ENTRY).where(ENTRY.c.number == number).order_by(ENTRY.c.id)).mappings()
         return tuple(
             IncidentEntry(
-                at_ms=row["at_ms"], kind=row["kind"], subject=row["subject"], to=row["to"],
+                at_ms=row["at_ms"], kind=row["kind"], subject=row["subject"], to=row["target"],
                 text=self._text(connection, row["text"]),
             )
             for row in rows

@@ -20,7 +20,8 @@ def incident(now_ms: int, text: Text, number: int = 1) -> Incident:
         owner="person:alice", source="service:alertmanager", follows="I-7", began_ms=began_ms,
         opened_ms=now_ms - 24 * MINUTE, since_ms=now_ms - 20 * MINUTE, cell_ms=began_ms,
         objects=(
-            IncidentObject("queue", "research/train", "queue"), IncidentObject("node", text(4, "node-0007"), "instance"),
+            IncidentObject("queue", "research/train", "queue"),
+            IncidentObject("node", text(4, "node-0007"), "instance"),
             IncidentObject("pool", text(6, "h100"), "nodepool"),
         ),
         unmatched=(IncidentObject("node", text(5, "login-3"), "host"),), firing=1, alert_count=2,
@@ -36,7 +37,7 @@ def incident(now_ms: int, text: Text, number: int = 1) -> Incident:
             IncidentEntry(
                 at_ms=now_ms - 9 * MINUTE, kind="noted", subject="person:alice", text=text(7, "quota of last night?")
             ),
-            IncidentEntry(at_ms=now_ms - 4 * MINUTE, kind="proposed", subject="person:alice", to="P-4"),
+            IncidentEntry(at_ms=now_ms - 4 * MINUTE, kind="proposed", subject="person:alice", to="P-1"),
         ),
     )  # fmt: skip
 
