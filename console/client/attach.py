@@ -51,13 +51,17 @@ def only_running(settings: ConsoleSettings) -> str:
 
 def connect(arguments: argparse.Namespace) -> Client:
     """A client of the running engine. Raises UnreachableError that names the cells that do run when there is none."""
-    from console.client.remote import RemoteClient
-
-    settings = settings_with_cell(arguments)
-    where = settings.connect or str(running_paths(settings).socket)
-    client = RemoteClient(where, settings.readonly, identity_of(arguments))
+    client = client_of(settings_with_cell(arguments), identity_of(arguments))
     text = getattr(arguments, "at", None)
     return client if text is None else as_of(client, text)
+
+
+def client_of(settings: ConsoleSettings, identity: Identity) -> Client:
+    """A client of the engine that the settings name, in the name of `identity`. Errors as `connect`."""
+    from console.client.remote import RemoteClient
+
+    where = settings.connect or str(running_paths(settings).socket)
+    return RemoteClient(where, settings.readonly, identity)
 
 
 def as_of(client: Client, text: str) -> Client:

@@ -131,8 +131,8 @@ class PastState:
             self._database = None
 
     def seek(self, at_ms: int, progress: Progress = lambda _: None) -> None:
-        """Hold the state as of then, or of the earliest time there is, from the nearest one before that is known. Raises
-        JournalError."""
+        """Hold the state as of then, or of the earliest time there is, from the nearest state before it that is known.
+        Raises JournalError."""
         with self._reading() as connection:
             head = head_of(connection, self.place)
             tables.refuse_other(connection, self.place, head)

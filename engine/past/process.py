@@ -24,8 +24,8 @@ from engine.journal.database import Place, Schema, SqliteFile
 from engine.journal.past_states import PastState
 from engine.model import events as ev
 from engine.model.errors import MusterError
-from engine.reads.recent_activity import Recent
 from engine.read_replica import HEADER, Answers, serve
+from engine.reads.recent_activity import Recent
 from engine.twin import forks
 
 HEARD_MS = 3_600_000

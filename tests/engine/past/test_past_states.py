@@ -111,7 +111,8 @@ def test_the_parts_of_many_ends_are_together_what_the_whole_is() -> None:
     times, rows = array("q", [5, 5, 7, 9]), array("i", [3, 1, 2, 0])
     whole = ev.FinishedMany(rows.tobytes(), times.tobytes(), 3)
     now, later = past_states._parted(whole, 6)
-    assert now is not None and later is not None
+    assert now is not None
+    assert later is not None
     assert (array("i", now.rows).tolist(), array("i", later.rows).tolist()) == ([3, 1], [2, 0])
     assert now.versions + later.versions == whole.versions
     assert past_states._parted(whole, 4) == (None, whole)
@@ -129,7 +130,8 @@ def test_questions_are_answered_as_of_then_and_the_journal_stays_as_it_is(
     before = engine._journal.verify(), engine.version, engine.state.digest()
     early = told(replicas, engine, START_MS + 4 * MINUTE_MS, "overview")
     late = told(replicas, engine, START_MS + 25 * MINUTE_MS, "overview")
-    assert isinstance(early, Overview) and isinstance(late, Overview)
+    assert isinstance(early, Overview)
+    assert isinstance(late, Overview)
     assert (early.states["running"], early.states["finished"], early.now_ms) == (2, 0, START_MS + 4 * MINUTE_MS)
     assert (late.states["running"], late.states["finished"]) == (2, 1)
     assert [sum(pool.cordoned for pool in seen.pools) for seen in (early, late)] == [0, 1]
