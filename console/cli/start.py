@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from console.client.attach import only_running, running_paths, settings_of, settings_with_cell
+from console.client.attach import as_of, only_running, running_paths, settings_of, settings_with_cell
 from console.forms.settings import (
     DEFAULT_CELL,
     DEMO_CELL,
@@ -84,10 +84,12 @@ def open_console(arguments: argparse.Namespace) -> int:
     identity = Identity(settings)
     identity.unlock()
     connect, title, folder = _connector(arguments, settings, identity)
+    at = getattr(arguments, "at", None) or ""
     if linear:
         from console.cli.linear_conversation import run as converse
 
-        status = converse(connect, identity, read_only=settings.readonly)
+        begin = (lambda: as_of(connect(), at)) if at else connect
+        status = converse(begin, identity, read_only=settings.readonly or bool(at))
     else:
         from console.tui.app import run
 
@@ -95,6 +97,7 @@ def open_console(arguments: argparse.Namespace) -> int:
             connect, read_only=settings.readonly, title=title, log=folder / "console.log", identity=identity,
             theme=settings.theme, production=settings.production, flags=vars(arguments),
             start=cast("ScreenName", settings.start_page), session=_session(settings, folder, fresh=arguments.fresh),
+            at=at,
         )  # fmt: skip
     if not settings.connect:
         _tell_what_goes_on(folder, title)
