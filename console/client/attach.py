@@ -7,11 +7,23 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from console.forms.settings import DEFAULT_CELL, CellPaths, ConsoleSettings, cell_paths, cells_folder, load, paths_in
+from console.forms.settings import (
+    DEFAULT_CELL,
+    CellPaths,
+    ConsoleSettings,
+    Environment,
+    cell_paths,
+    cells_folder,
+    environment_of,
+    environments,
+    load,
+    paths_in,
+)
 from console.text.terminal_text import printable
 from engine.model.errors import MusterError, SpecError, UnreachableError, of_code
 
@@ -90,6 +102,12 @@ def wait_until_shown(client: Client, at_ms: int, told: Callable[[PastStatus], ob
     if status.state == "failed":
         raise of_code(status.code, status.problem, status.remedy)
     return status
+
+
+def environment_at(client: Client, settings: ConsoleSettings) -> Environment:
+    """The environment of the settings file that the client's cell belongs to."""
+    health = client.health()
+    return environment_of((health.cell, health.name), environments(os.environ), settings)
 
 
 def identity_of(arguments: argparse.Namespace) -> Identity:
