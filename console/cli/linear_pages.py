@@ -135,6 +135,7 @@ WORST = tuple(what for what, tone in EVENT_TONES.items() if tone in ("bad", "war
 PAGES: tuple[ScreenName, ...] = (
     "overview", "workload", "node", "queue", "recommendations", "forecast", "cost", "runbook", "record", "draft",
     "drafts", "policy", "reviews", "mirror", "intents", "intent", "fleet", "output", "incident",
+    "curve",
 )  # fmt: skip
 LISTS: tuple[ScreenName, ...] = (
     "queues",
