@@ -17,6 +17,7 @@ from textual.geometry import Size
 from textual.message import Message
 from textual.strip import Strip
 
+from console.actions.key_map import key_of
 from console.client.change_feed import in_thread
 from console.text.terminal_text import cut, mebibytes, printable, wrap
 from console.text.tones import drawn, tones
@@ -218,7 +219,7 @@ class OutputPane(Pane):
         part = self._part
         if part is None:
             return ""
-        tail = "ended" if part.over else "following" if self._view.following else "stays here, end follows"
+        tail = "ended" if part.over else "following" if self._view.following else "paused, end resumes"
         dropped = f"{part.dropped_bytes:,} bytes lost, disk full" if part.dropped_bytes else ""
         older = f"{_size(self._begin)} older not loaded" if self._begin else ""
         matching = f"{len(self._view.seen):,} of {len(self._view.lines):,} lines  /{printable(self.filter_text)}"
@@ -303,7 +304,7 @@ class OutputPane(Pane):
                 id=self._workload_id, task=self._wanted, attempt=self._attempt, offset=-FIRST, most=FIRST
             )
             part = await in_thread(partial(_output, self.connect, request, 0.0))
-            self._view.empty = "nothing was written yet"
+            self._view.empty = "no output yet"
             data, self._begin = _from_line(part)
             self._lines = LogLines(self._begin)
             lines = self._lines.take(data)
@@ -327,7 +328,7 @@ class OutputPane(Pane):
         """Show what follows `at`, and what came between."""
         said = []
         if part.offset > at:
-            said = [f"… {part.offset - at:,} bytes are not kept …"]
+            said = [f"… {part.offset - at:,} bytes not kept …"]
         elif part.offset < at:
             said = ["… the file was begun anew …"]
         if said:
@@ -354,13 +355,15 @@ class OutputPane(Pane):
         attempt = self._part.attempt if self._part is not None else 0
         tasks = next((each.tasks for each in self._report.attempts if each.attempt == attempt), ())
         shown = next((task for task in tasks if self._part and task.name == self._part.task), None)
-        more = f"  {len(tasks)} {plural('task', len(tasks))}, n shows the next" if len(tasks) > 1 else ""
+        more = (
+            f"  {len(tasks)} {plural('task', len(tasks))}, {key_of('next_task')} for the next" if len(tasks) > 1 else ""
+        )
         tone = "bad" if shown is not None and shown.ended else "dim"
         said = task_line(shown) if shown is not None else ""
         if self._part is not None and self._part.path:
             files = len(self._part.tasks)
             said = f"{printable(self._part.node)}  {printable(self._part.path)}".lstrip()
-            more = f"  {files} files, n shows the next" if files > 1 else ""
+            more = f"  {files} files, {key_of('next_task')} for the next" if files > 1 else ""
         self._head.show([part(f"  {said}" if said else "", tone), part(more, "accent")])
 
     def _say(self, error: MusterError) -> None:

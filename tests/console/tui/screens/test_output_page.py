@@ -175,7 +175,7 @@ async def test_a_job_of_slurm_tells_its_file_and_node_and_why_it_cannot_be_read(
     async with console(client) as pilot:
         await press(pilot, "3", "l")
         await until(pilot, lambda: "cpu001  /home/x/12.output" in head(pilot))
-        assert "2 files, n shows the next" in head(pilot)
+        assert "2 files, n for the next" in head(pilot)
         await press(pilot, "n")
         await until(pilot, lambda: "12.errors" in head(pilot))
     client = FakeClient()
