@@ -188,6 +188,12 @@ class MusterApp(App[None]):
         self._tell_place()
         if self.navigator.current is not None:
             self.feed.tail(self.navigator.current.TAILS)
+        self.draw_now()
+
+    def draw_now(self) -> None:
+        """Draw what answers a key before anything else is done."""
+        if isinstance(self.screen, PageScreen):
+            self.screen.draw()
 
     def _tell_place(self) -> None:
         """To the others who are here."""
@@ -422,6 +428,7 @@ class MusterApp(App[None]):
         return await self._check_bindings(key, priority=True) or await self._check_bindings(key)
 
     async def on_prompt_bar_ready(self, event: PromptBar.Ready) -> None:
+        self.draw_now()
         await self.bars.ready(event.bar)
 
     def on_prompt_bar_edited(self, event: PromptBar.Edited) -> None:

@@ -154,6 +154,7 @@ class Bars:
             self.bar = self.early = self._opening = None
             if self._app.navigator.current is not None:
                 self._app.navigator.current.land()
+            self._app.draw_now()
             self._app.keys.hold(early)
 
     # --- candidates

@@ -17,7 +17,8 @@ from textual._compositor import Compositor
 from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
 from textual.message import Message
-from textual.screen import Screen
+from textual.reactive import Reactive
+from textual.screen import Screen, ScreenResultType
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widget import Widget
@@ -68,12 +69,52 @@ class LeanCompositor(Compositor):
         return cast("Sequence[Mapping[int, Strip]]", chops)
 
 
-class PageScreen(Screen[None]):
-    """The screen that the pages are on."""
+class DrawnOnce(Screen[ScreenResultType]):
+    """A screen that draws each frame once, and at once what answers a key. Stands behind `ModalScreen` among the bases.
+
+    Textual draws what it laid out, and again whatever else was changed in the same turn; it draws the whole screen when
+    other widgets have the keys; and it does so once all messages have been dealt with, which for a page takes several
+    turns.
+    """
+
+    focused: Reactive[Widget | None] = Reactive(None, repaint=False)
+    """Who loses the keys and who has them draws that; the rest of the screen is as it was."""
+    _gathering = False
+    _owed = False
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._compositor = LeanCompositor()
+
+    def _on_timer_update(self) -> None:
+        self._gathering, self._owed = True, False
+        try:
+            super()._on_timer_update()
+        finally:
+            self._gathering = False
+        if self._owed:
+            self._compositor_refresh()
+
+    def _compositor_refresh(self) -> None:
+        if self._gathering:
+            self._owed = True
+        else:
+            super()._compositor_refresh()
+
+    def set_focus(self, widget: Widget | None, scroll_visible: bool = True, from_app_focus: bool = False) -> None:
+        """The cursor of what has the keys is drawn with the same frame, not when the widget is told."""
+        super().set_focus(widget, scroll_visible, from_app_focus)
+        if widget is not None and widget is self.focused:
+            widget.has_focus = True
+
+    def draw(self) -> None:
+        """Lay out and draw now what came, went or moved, not when all messages have been dealt with."""
+        if self.is_current and self.is_attached and self.size:
+            self._refresh_layout()
+
+
+class PageScreen(DrawnOnce[None]):
+    """The screen that the pages are on."""
 
 
 MOVES: tuple[BindingType, ...] = (
