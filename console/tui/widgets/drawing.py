@@ -15,6 +15,7 @@ from rich.style import Style
 from textual import events
 from textual._compositor import Compositor
 from textual.binding import Binding, BindingType
+from textual.filter import ANSIToTruecolor, LineFilter
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.reactive import Reactive
@@ -136,8 +137,37 @@ class Toned(Protocol):
     def retone(self) -> None: ...
 
 
-class PlacedScroll(ScrollView):
-    """Scrolls over lines that it draws itself. Its bars stand right although it was scrolled before it was laid out."""
+class PlainLines(Widget):
+    """Gives its lines to the screen as `render_line` draws them, which is as wide as the widget.
+
+    Textual would put each through the widget's styles: border, padding, opacity, none of which they have.
+    """
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        filters = [each for each in self.get_line_filters() if not isinstance(each, ANSIToTruecolor)]
+        return [self._plain_line(y, filters).crop(crop.x, crop.right) for y in crop.line_range]
+
+    def _plain_line(self, y: int, filters: Sequence[LineFilter]) -> Strip:
+        strip = self.render_line(y)
+        for each in filters:
+            strip = strip.apply_filter(each, self.background_colors[1])
+        return strip
+
+
+class PlacedScroll(ScrollView, PlainLines):
+    """Scrolls over lines that it draws itself. Its bars stand right although it was scrolled before it was laid out.
+
+    Who changes `virtual_size` says what is to be drawn anew: Textual would lay out the whole screen because a list has
+    a line more.
+    """
+
+    virtual_size: Reactive[Size] = Reactive(Size(0, 0), layout=False, repaint=False)
+
+    def watch_virtual_size(self, size: Size) -> None:
+        if self.styles.auto_dimensions:
+            self.refresh(layout=True)
+        elif self.is_mounted and self.size:
+            self._scroll_update(size)
 
     def _scroll_update(self, virtual_size: Size) -> None:
         super()._scroll_update(virtual_size)
@@ -173,7 +203,7 @@ def whole(parts: Sequence[Part], room: int) -> list[Part]:
     return kept
 
 
-class OneLine(Widget):
+class OneLine(PlainLines):
     """Draws parts from the left and parts from the right; repaints only when they differ from before."""
 
     DEFAULT_CSS = """
