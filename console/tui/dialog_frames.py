@@ -22,7 +22,7 @@ from textual.widgets import Input
 
 from console.actions.registry import ACTIONS, Action, Context, Jumps, key_label
 from console.text.terminal_text import fit, printable, wrap
-from console.tui.widgets.drawing import DrawnOnce, OneLine, part
+from console.tui.widgets.drawing import OneLine, OverPage, part
 from console.tui.widgets.pane import SectionsView
 from console.tui.widgets.prompt_bar import PromptInput
 from console.views.sections import Line, Section, text_line
@@ -35,7 +35,7 @@ GUARD_S = 0.4
 """Keys typed before a dialog could be read do not count as an answer."""
 
 
-class Dialog(ModalScreen[bool], DrawnOnce[bool]):
+class Dialog(ModalScreen[bool], OverPage[bool]):
     """A framed page over the page."""
 
     DEFAULT_CSS = """

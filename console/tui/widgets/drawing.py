@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby, pairwise
 from operator import itemgetter
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from rich.cells import cell_len
 from rich.style import Style
 from textual import events
 from textual._compositor import Compositor
 from textual.binding import Binding, BindingType
+from textual.color import Color
+from textual.containers import Vertical
 from textual.filter import ANSIToTruecolor, LineFilter
 from textual.geometry import Region, Size
 from textual.message import Message
@@ -26,6 +28,9 @@ from textual.widget import Widget
 
 from console.text.terminal_text import cut, printable
 from console.text.tones import drawn, tones
+
+if TYPE_CHECKING:
+    from typing import Self
 
 
 class LeanCompositor(Compositor):
@@ -69,6 +74,12 @@ class LeanCompositor(Compositor):
                 break
         return cast("Sequence[Mapping[int, Strip]]", chops)
 
+    def lines(self, wanted: Sequence[int]) -> dict[int, Strip]:
+        """These lines of the screen, as they would be drawn now."""
+        crop = Region(0, min(wanted), self.size.width, max(wanted) - min(wanted) + 1)
+        chops = self._render_chops(crop, set(wanted).__contains__)
+        return {y: Strip.join(chops[y].values()) for y in wanted if y < len(chops)}
+
 
 class DrawnOnce(Screen[ScreenResultType]):
     """A screen that draws each frame once, and at once what answers a key. Stands behind `ModalScreen` among the bases.
@@ -99,8 +110,13 @@ class DrawnOnce(Screen[ScreenResultType]):
     def _compositor_refresh(self) -> None:
         if self._gathering:
             self._owed = True
-        else:
+        elif self.app.screen is self:
             super()._compositor_refresh()
+        elif (regions := self._compositor._dirty_regions) and self in self.app._background_screens:
+            # Seen dimly below a dialog. Textual would have all of it drawn again and again.
+            self.app.screen.refresh(*regions)
+            regions.clear()
+            self._dirty_widgets.clear()
 
     def set_focus(self, widget: Widget | None, scroll_visible: bool = True, from_app_focus: bool = False) -> None:
         """The cursor of what has the keys is drawn with the same frame, not when the widget is told."""
@@ -116,6 +132,60 @@ class DrawnOnce(Screen[ScreenResultType]):
 
 class PageScreen(DrawnOnce[None]):
     """The screen that the pages are on."""
+
+
+class OverPage(DrawnOnce[ScreenResultType]):
+    """A screen over another, which shines through dimly. Stands behind `ModalScreen` among the bases.
+
+    What lies below is drawn and dimmed once, and then only those of its lines that change.
+    """
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        self._below: dict[int, Strip] = {}
+        self._below_as: tuple[object, ...] = ()
+        """Size and theme of what is kept."""
+        super().__init__(*arguments, **named)
+
+    def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
+        for y in {y for region in regions for y in region.line_range}:
+            self._below.pop(y, None)
+        return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        now_as = (self.size, self.app.theme)
+        if self._below_as != now_as:
+            self._below, self._below_as = {}, now_as
+        if missing := [y for y in crop.line_range if y not in self._below]:
+            stack = self.app.screen_stack
+            below = cast("LeanCompositor", stack[stack.index(self) - 1]._compositor)
+            dimmed = DimmedStyles(self.styles.background)
+            for y, strip in below.lines(missing).items():
+                self._below[y] = Strip([drawn(text, dimmed[style]) for text, style, _ in strip if style is not None])
+        blank = Strip.blank(self.size.width)
+        return [self._below.get(y, blank).crop(crop.x, crop.right) for y in crop.line_range]
+
+
+class DimmedStyles(dict[Style, Style]):
+    """Style -> the same under a tint."""
+
+    def __init__(self, tint: Color) -> None:
+        super().__init__()
+        self._tint = tint
+
+    def __missing__(self, style: Style) -> Style:
+        front, back = (
+            (Color.from_rich_color(colour) + self._tint).rich_color if colour is not None else None
+            for colour in (style.color, style.bgcolor)
+        )
+        self[style] = dimmed = style + Style.from_color(front, back)
+        return dimmed
+
+
+class Covered(Vertical):
+    """A container that what it holds covers whole: it need not be drawn when something comes or goes in it."""
+
+    def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
+        return super().refresh(*regions, repaint=False, layout=layout, recompose=recompose)
 
 
 MOVES: tuple[BindingType, ...] = (

@@ -12,12 +12,11 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
 from textual.app import ComposeResult
-from textual.containers import Vertical
 
 from console.actions import registry
 from console.actions.registry import Action, key_label
 from console.text.terminal_text import duration, printable, timestamp
-from console.tui.widgets.drawing import OneLine, Part, part
+from console.tui.widgets.drawing import Covered, OneLine, Part, part
 from console.views.lists import Span
 
 if TYPE_CHECKING:
@@ -41,11 +40,11 @@ MAX_CRUMBS = 5
 """Pages that the title names beside the root; those between are dots."""
 
 
-class Body(Vertical):
+class Body(Covered):
     """Holds the pages, of which one is shown."""
 
 
-class Frame(Vertical):
+class Frame(Covered):
     """Lines of text that the app fills, and a body that holds the pages."""
 
     def __init__(self) -> None:
