@@ -188,12 +188,13 @@ class MusterApp(App[None]):
         self._tell_place()
         if self.navigator.current is not None:
             self.feed.tail(self.navigator.current.TAILS)
-        self.draw_now()
+        # Of a page that is still to be built that is its name, over what was there before.
+        self.draw_now(lay_out=not self.navigator.landing)
 
-    def draw_now(self) -> None:
+    def draw_now(self, *, lay_out: bool = True) -> None:
         """Draw what answers a key before anything else is done."""
         if isinstance(self.screen, PageScreen):
-            self.screen.draw()
+            self.screen.draw(lay_out=lay_out)
 
     def _tell_place(self) -> None:
         """To the others who are here."""

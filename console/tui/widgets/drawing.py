@@ -23,6 +23,7 @@ from textual.message import Message
 from textual.reactive import Reactive
 from textual.screen import Screen, ScreenResultType
 from textual.scroll_view import ScrollView
+from textual.scrollbar import ScrollBar
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -124,14 +125,27 @@ class DrawnOnce(Screen[ScreenResultType]):
         if widget is not None and widget is self.focused:
             widget.has_focus = True
 
-    def draw(self) -> None:
-        """Lay out and draw now what came, went or moved, not when all messages have been dealt with."""
-        if self.is_current and self.is_attached and self.size:
+    def draw(self, *, lay_out: bool = True) -> None:
+        """Draw all that is to be drawn anew, not when all messages have been dealt with. Without `lay_out` everything
+        stays where it is."""
+        if not (self.is_current and self.is_attached and self.size):
+            return
+        waiting = {widget for widget in self._compositor.visible_widgets if widget._repaint_required}
+        for widget in waiting:
+            widget._repaint_required = False
+        self._compositor.update_widgets(waiting)
+        if lay_out:
             self._refresh_layout()
+        else:
+            self._compositor_refresh()
 
 
 class PageScreen(DrawnOnce[None]):
     """The screen that the pages are on."""
+
+    def _on_screen_suspend(self) -> None:
+        # Besides Textual's own. What lies over it draws it.
+        self._repaint_required = False
 
 
 class OverPage(DrawnOnce[ScreenResultType]):
@@ -139,6 +153,9 @@ class OverPage(DrawnOnce[ScreenResultType]):
 
     What lies below is drawn and dimmed once, and then only those of its lines that change.
     """
+
+    _gathering = True
+    """Nothing is drawn before it was laid out for the first time."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self._below: dict[int, Strip] = {}
@@ -224,6 +241,10 @@ class PlainLines(Widget):
         return strip
 
 
+class PlainBar(ScrollBar, PlainLines):
+    """Has a line for each line beside it."""
+
+
 class PlacedScroll(ScrollView, PlainLines):
     """Scrolls over lines that it draws itself. Its bars stand right although it was scrolled before it was laid out.
 
@@ -232,6 +253,14 @@ class PlacedScroll(ScrollView, PlainLines):
     """
 
     virtual_size: Reactive[Size] = Reactive(Size(0, 0), layout=False, repaint=False)
+
+    @property
+    def vertical_scrollbar(self) -> ScrollBar:
+        if self._vertical_scrollbar is None:
+            self._vertical_scrollbar = PlainBar(vertical=True, thickness=self.scrollbar_size_vertical)
+            self._vertical_scrollbar.display = False
+            self.app._start_widget(self, self._vertical_scrollbar)
+        return self._vertical_scrollbar
 
     def watch_virtual_size(self, size: Size) -> None:
         if self.styles.auto_dimensions:
