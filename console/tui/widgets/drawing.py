@@ -130,14 +130,23 @@ class DrawnOnce(Screen[ScreenResultType]):
         stays where it is."""
         if not (self.is_current and self.is_attached and self.size):
             return
-        waiting = {widget for widget in self._compositor.visible_widgets if widget._repaint_required}
-        for widget in waiting:
-            widget._repaint_required = False
-        self._compositor.update_widgets(waiting)
         if lay_out:
             self._refresh_layout()
         else:
+            self._take_repaints()
             self._compositor_refresh()
+
+    def _refresh_layout(self, size: Size | None = None, scroll: bool = False) -> None:
+        """Textual draws what has another size with the layout, and then once more."""
+        self._take_repaints()
+        super()._refresh_layout(size, scroll)
+        for widget in self._compositor.visible_widgets:
+            widget._repaint_regions.clear()
+
+    def _take_repaints(self) -> None:
+        """Take over what widgets want drawn, whether they have said so yet or not."""
+        widgets = self._compositor.visible_widgets
+        self._compositor.update_widgets({widget for widget in widgets if widget._repaint_regions})
 
 
 class PageScreen(DrawnOnce[None]):
@@ -267,6 +276,19 @@ class PlacedScroll(ScrollView, PlainLines):
             self.refresh(layout=True)
         elif self.is_mounted and self.size:
             self._scroll_update(size)
+
+    def _size_updated(self, size: Size, virtual_size: Size, container_size: Size, layout: bool = True) -> bool:
+        """Textual would draw the bars anew each time the screen is laid out."""
+        return size != self._size and super()._size_updated(size, virtual_size, container_size, layout)
+
+    def _on_focus(self, event: events.Focus) -> None:
+        """Of what has the keys from now on only the cursor is another. Textual would draw all of it anew."""
+        event.prevent_default()
+        self.has_focus = True
+
+    def _on_blur(self, event: events.Blur) -> None:
+        event.prevent_default()
+        self.has_focus = False
 
     def _scroll_update(self, virtual_size: Size) -> None:
         super()._scroll_update(virtual_size)
