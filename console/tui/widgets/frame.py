@@ -204,7 +204,8 @@ def age_spans(age: Age | None, *, wide: bool) -> list[Span]:
     if age.lost:
         return [(f" ✗ no connection · {version}{old} ", "bad")]
     if age.frozen:
-        return [(f" ‖ frozen · {version}{old} ", "warn")]
+        # Without its age, which would be another one each second.
+        return [(f" ‖ frozen{f' · v{age.version:,}' if version else ''} ", "warn")]
     if age.late:
         return [(f" ! late · {version}{old} ", "warn")]
     return [(f" {version}{'now' if age.seconds < NEW_S else old} ", "dim")]
@@ -279,6 +280,8 @@ class FrameDrawing:
         """`production`: patterns of names of cells that are."""
         self._app = app
         self._production = production
+        self._at_ms = self._version = 0
+        """Cell time and version that the first line tells."""
 
     def time_passes(self) -> None:
         """Ages, and how long the engine has been away."""
@@ -288,11 +291,14 @@ class FrameDrawing:
 
     def top(self) -> None:
         app = self._app
-        health, seen = app.link.health, app.link.seen
+        health, pane = app.link.health, app.navigator.current
+        if pane is None or pane.frozen is None:
+            # The clock stands while a page is frozen: nothing is written to the terminal then.
+            self._at_ms, self._version = app.link.seen.at_ms, app.link.seen.version
         name = health.cell if health is not None else app.title
         app.frame.show_top(
             top_bar(
-                health, app.title, seen.at_ms, seen.version,
+                health, app.title, self._at_ms, self._version,
                 read_only=app.read_only, width=app.size.width, retrying=app.link.outage is not None,
                 production=any(fnmatchcase(name, pattern) for pattern in self._production),
                 others=(app.beside.words(), app.beside.together),
