@@ -387,6 +387,11 @@ def _engine_commands(commands: Any) -> None:
     agent.add_argument("--leave", action="store_true", help="say that no agent will call for it any more, and end")
     reach(agent, sub=True)
 
+    door = command(
+        commands, "mcp", "console.commands.mcp:serve", "let an agent read the cell and propose, by MCP over stdio"
+    )
+    door.add_argument("--name", default="mcp", metavar="NAME", help="the agent's, on what it proposes (mcp)")
+    reach(door, sub=True)
     stop = command(commands, "stop", "console.cli.start:stop_engine", "stop the cell's engine; its state is kept")
     reach(stop, sub=True)
     doctor = command(commands, "doctor", "console.cli.doctor:doctor", "check this machine and the cell")

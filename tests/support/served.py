@@ -14,6 +14,7 @@ from console.client.oidc import OpenIdProvider
 from console.client.sockets import Tls, bind_unix
 from console.server.engine_process import new_event_loop, run_server
 from console.service.advisor import Advisor
+from console.service.chat import Chat
 from console.service.local_client import LocalClient
 from engine.control import Engine
 from engine.loop import EngineLoop
@@ -53,6 +54,7 @@ def serving(
     gate: Gate | None = None,
     provider: OpenIdProvider | None = None,
     tls: Tls | None = None,
+    chat: Chat | None = None,
 ) -> Iterator[None]:
     """The control plane of `loop` on a bound socket, on a thread of its own. Without a gate, one for one person."""
     client = LocalClient(loop, gate or gate_of(loop.engine), Advisor(loop), read_only, name="lab")
@@ -60,7 +62,7 @@ def serving(
     aio = new_event_loop()
     stop = asyncio.Event()
     plain, secured = ([bound], []) if tls is None else ([], [bound])
-    serve = run_server(client, loop, plain, ready.set, stop, secured=secured, tls=tls, provider=provider)
+    serve = run_server(client, loop, plain, ready.set, stop, secured=secured, tls=tls, provider=provider, chat=chat)
     thread = threading.Thread(target=lambda: aio.run_until_complete(serve), name="test-server")
     thread.start()
     try:
