@@ -174,7 +174,7 @@ class MusterApp(App[None]):
         place, lost = self.session.begin()
         trail = trail_of(place.get("trail"))
         if trail and lost:
-            self.say("restored where you were: the console before this one was lost")
+            self.say("restored where you were before the last console was lost")
         self.navigator.open(self.frame.body, self._start, trail)
         self.feed.start()
         self.set_timer(AFTER_S, load_ahead)
@@ -445,7 +445,7 @@ class MusterApp(App[None]):
 
     def _fatal_error(self) -> None:
         """A fault of this program: details into the log, one line on the screen. Never values of variables."""
-        note = "The console stopped on a fault of its own"
+        note = "The console stopped on an internal error"
         try:
             with self._log_path.open("a", encoding="utf-8") as log:
                 log.write(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}\n{inert(traceback.format_exc())}\n")

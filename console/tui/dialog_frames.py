@@ -129,7 +129,7 @@ class ChoiceDialog(MenuDialog):
 
     def __init__(self, title: str, rows: Sequence[tuple[str, str, str]], chosen: Callable[[str], object]) -> None:
         """`rows`: what is given to `chosen`, what it is, and more of it."""
-        super().__init__(title, "↵ takes one")
+        super().__init__(title, "↵ chooses one")
         self._rows = rows
         self._chosen = chosen
 
@@ -172,7 +172,7 @@ class OverwriteDialog(Dialog):
     def on_mount(self) -> None:
         self._body.focus()
         self._question.show(
-            [part(" n ", "key"), part("no, leave it ", "strong"), part(" y ", "key"), part("yes, replace it", "off")]
+            [part(" n ", "key"), part("no, cancel ", "strong"), part(" y ", "key"), part("yes, replace it", "off")]
         )
 
     def on_resize(self) -> None:
@@ -181,7 +181,7 @@ class OverwriteDialog(Dialog):
 
     def _show(self) -> None:
         lines = [*wrap(printable(self._path), self._body.text_width), printable(self._told)]
-        self._body.show([Section("There is such a file already", tuple(text_line(line) for line in lines))])
+        self._body.show([Section("This file already exists", tuple(text_line(line) for line in lines))])
 
     def action_accept(self) -> None:
         self.dismiss(True)
@@ -267,10 +267,10 @@ MOVING = (
     ("j k ↓ ↑", "one line"),
     ("^d ^u pgdn pgup", "half a page, a page"),
     ("gg G home end", "first, last"),
-    ("← →", "columns to the side"),
-    ("space", "mark, for an action on several"),
-    ("tab", "next column of a page; in a bar: complete"),
-    ("↑ ^r in a bar", "earlier lines with what is typed in them"),
+    ("← →", "scroll columns"),
+    ("space", "mark several for one action"),
+    ("tab", "next column; in a bar: complete"),
+    ("↑ ^r in a bar", "earlier lines that contain the text"),
 )
 
 FILTERS = (
@@ -279,7 +279,7 @@ FILTERS = (
     ("gpu>=8 wait>2h memory>64g use<50%", "quantities with units"),
     ("!tenant:acme", "not"),
     ("llama", "id or name contains"),
-    ("sort:-wait", "order, - for descending"),
+    ("sort:-wait", "sort order, - for descending"),
 )
 
 
@@ -292,7 +292,7 @@ def help_sections(available: Sequence[Action], context: Context, width: int = 96
     away = [action for action in available if context.screen not in action.screens and action.keys]
     sections = [Section("Here", _lines(looks, context, width), context.screen)]
     if acts:
-        sections.append(Section("Acts on the cluster", _lines(acts, context, width), "each asks first"))
+        sections.append(Section("Changes the cluster", _lines(acts, context, width), "each asks for confirmation"))
     sections.append(Section("Go to", _jump_lines(available, pages)))
     sections.append(Section("Moving", _two_columns(MOVING, 18)))
     if away:
@@ -309,7 +309,7 @@ def found(sections: Sequence[Section], words: str) -> list[Section]:
         return list(sections)
     kept = [section._replace(lines=tuple(line for line in section.lines if _has(line, wanted))) for section in sections]
     return [section for section in kept if section.lines] or [
-        Section("Nothing", (text_line(f"no key and no command has to do with '{printable(words)}'", "warn"),))
+        Section("Nothing", (text_line(f"no key or command matches '{printable(words)}'", "warn"),))
     ]
 
 
@@ -343,7 +343,7 @@ def _jump_lines(available: Sequence[Action], pages: Sequence[Action]) -> tuple[L
         Line(((fit(f"g {key}", 6), "accent"), (fit(digits.get(action.id, ""), KEYS - 6), "accent"), (action.title, "")))
         for key, action in sorted(jumps.pages.items())
     ]
-    return (*lines, Line(((fit("g u", KEYS), "accent"), ("The page before", ""))))
+    return (*lines, Line(((fit("g u", KEYS), "accent"), ("Previous page", ""))))
 
 
 def _command(action: Action) -> list[Line]:

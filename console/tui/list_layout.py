@@ -63,7 +63,7 @@ class ColumnDialog(Dialog):
 
     def on_mount(self) -> None:
         self._body.focus()
-        keys = (("space", "show or hide"), ("J K", "down, up"), ("r", "as usual"), ("↵", "done"), ("esc", "leave"))
+        keys = (("space", "show or hide"), ("J K", "down, up"), ("r", "default"), ("↵", "done"), ("esc", "leave"))
         self._keys.show([each for key, what in keys for each in (part(f" {key} ", "key"), part(f"{what} ", "off"))])
 
     def on_resize(self) -> None:
@@ -126,7 +126,7 @@ class SortDialog(MenuDialog):
         self, columns: Sequence[Column], order: Sequence[tuple[str, bool]], chosen: Callable[[str, bool], object]
     ) -> None:
         """`chosen` is called with the name, and whether it is the second to sort by."""
-        super().__init__("Sort by", "↵ by it, again turns it; + then by it")
+        super().__init__("Sort by", "↵ sort, again reverses; + adds a sort column")
         self._columns = columns
         self._order = order
         self._chosen = chosen
@@ -221,7 +221,7 @@ def freeze(app: MusterApp, _argument: str) -> None:
     except MusterError as error:
         app.report(error)
         return
-    app.say(f"{pane.NAME} stays as it is; f goes on" if pane.frozen else f"{pane.NAME} follows the cell")
+    app.say(f"{pane.NAME}: frozen; f resumes" if pane.frozen else f"{pane.NAME}: live")
 
 
 def _list(app: MusterApp) -> ListPane:

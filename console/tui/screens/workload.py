@@ -34,6 +34,7 @@ from engine.executors.task_files import OutputPart, OutputRequest, ProcessReport
 from engine.model.errors import MusterError, NotFoundError, UnreachableError
 from engine.model.queries import Page, Query, Reason, Term, Unblocking, WorkloadDetail
 from engine.model.twin_queries import AskStart, RunStatus, StartEstimate
+from recommender.history.metrics import kind_of
 
 if TYPE_CHECKING:
     from console.client.protocol import Client, RuntimeEstimate
@@ -81,6 +82,15 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
     @property
     def targets(self) -> tuple[ActionTarget, ...]:
         return (ActionTarget(self._workload_id, self.detail.state),) if self.detail else ()
+
+    @property
+    def measured(self) -> str:
+        """While it waits, the waits of its queue; then what work of its kind uses."""
+        if self.detail is None:
+            return ""
+        kind = kind_of(self.detail.tenant, self.detail.name)
+        ran = self.detail.state in ("placed", "running", *OVER)
+        return f"kind:{kind}" if kind and ran else f"queue:{self.detail.queue} wait"
 
     def ask(self, client: Client) -> WorkloadDetail:
         return client.workload(self._workload_id)
@@ -381,7 +391,7 @@ class OutputPane(Pane):
         part = self._part
         if part is None:
             return ""
-        tail = "ended" if part.over else "following" if self._view.following else "stays here, end follows"
+        tail = "ended" if part.over else "following" if self._view.following else "paused, end resumes"
         dropped = f"{part.dropped_bytes:,} bytes lost, disk full" if part.dropped_bytes else ""
         return "  ·  ".join(
             word for word in (tail, dropped, _size(part.end), f"attempt {part.attempt}", printable(part.task)) if word
@@ -442,7 +452,7 @@ class OutputPane(Pane):
                 id=self._workload_id, task=self._wanted, attempt=self._attempt, offset=-FIRST, most=FIRST
             )
             part = await in_thread(partial(_output, self.connect, request, 0.0))
-            self._view.empty = "nothing was written yet"
+            self._view.empty = "no output yet"
             data, self._begin = _from_line(part)
             self._lines = LogLines()
             self._view.show(self._lines.take(data), as_left(self._lines.rest))
@@ -455,7 +465,7 @@ class OutputPane(Pane):
                 id=self._workload_id, task=before.task, attempt=before.attempt, offset=at, most=FIRST
             )
             part = await in_thread(partial(_output, self.connect, request, WAIT_S))
-            lost = [f"… {part.offset - at:,} bytes are not kept …"] if part.offset > at else []
+            lost = [f"… {part.offset - at:,} bytes not kept …"] if part.offset > at else []
             self._view.add([*lost, *self._lines.take(part.data)], as_left(self._lines.rest))
         self._part = part
         if before is None or part.over or part.data:
@@ -478,7 +488,7 @@ class OutputPane(Pane):
         attempt = self._part.attempt if self._part is not None else 0
         tasks = next((each.tasks for each in self._report.attempts if each.attempt == attempt), ())
         shown = next((task for task in tasks if self._part and task.name == self._part.task), None)
-        more = f"  {len(tasks)} {plural('task', len(tasks))}, n shows the next" if len(tasks) > 1 else ""
+        more = f"  {len(tasks)} {plural('task', len(tasks))}, n for the next" if len(tasks) > 1 else ""
         tone = "bad" if shown is not None and shown.ended else "dim"
         self._head.show([part(f"  {task_line(shown)}" if shown is not None else "", tone), part(more, "accent")])
 

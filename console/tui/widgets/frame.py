@@ -256,14 +256,14 @@ def silent_banner(silent_s: float) -> str:
     """Banner while a connection brings no data; empty while it does."""
     if silent_s < SILENT_S:
         return ""
-    return f" ! the engine has said nothing for {duration(int(silent_s * 1000))}: it is very busy, stopped, or gone"
+    return f" ! no data from the engine for {duration(int(silent_s * 1000))}: very busy, stopped, or gone"
 
 
 def unwritable_banner(health: Health) -> str:
     """Banner while nothing can be recorded or the mirror is behind; empty otherwise."""
     if health.journal_error:
         problem = printable(health.journal_error)
-        return f" ✗ the journal cannot be written: nothing can be executed, looking goes on · {problem}"
+        return f" ✗ the journal cannot be written: no action can run, viewing still works · {problem}"
     if health.audit_error:
         return f" ✗ audit: {printable(health.audit_error)}"
     return f" ✗ {printable(health.mirror_error)}" if health.mirror_error else ""

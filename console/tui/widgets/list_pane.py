@@ -21,7 +21,18 @@ from console.text.terminal_text import printable, timestamp
 from console.tui.widgets.pane import AsOf, Connect, Pane
 from console.tui.widgets.table_rows import MOST
 from console.tui.widgets.window_table import Fetch, TablePosition, WindowTable
-from console.views.lists import KEY_COLUMN, LISTS, NEWEST_FIRST, SHARE, ListView, Row, Window, every_column, summary
+from console.views.lists import (
+    KEY_COLUMN,
+    LISTS,
+    NEWEST_FIRST,
+    SHARE,
+    ListView,
+    Row,
+    Window,
+    curve_of_row,
+    every_column,
+    summary,
+)
 from engine.model.errors import MusterError, RefusedError
 from engine.model.queries import Term
 
@@ -80,7 +91,7 @@ class TablePane(Pane):
     def frozen_note(self) -> str:
         if self._still is None:
             return ""
-        newer = ", rows read since are newer" if self.table.mixed else ""
+        newer = ", later rows are newer" if self.table.mixed else ""
         return f"as of {timestamp(self._still.at_ms, date=False)}{newer}"
 
     @property
@@ -222,12 +233,21 @@ class ListPane(TablePane):
     @property
     def note(self) -> str:
         marked = tuple(self.table.marked.values())
-        ranging = ["range: v keeps it, esc gives it up"] if self.table.selection.anchor is not None else []
+        ranging = ["range: v keeps it, esc drops it"] if self.table.selection.anchor is not None else []
         return "  ·  ".join([*ranging, *self.notes, summary(self.view, self._window, marked)])
 
     @property
     def line(self) -> str:
         return f"{self.NAME} {self.view.line}".rstrip()
+
+    @property
+    def measured(self) -> str:
+        """Of the row under the cursor; the curve is that of the column it is sorted by. Of work it is its queue's."""
+        row = self.table.cursor_row
+        if row is None:
+            return ""
+        cells = {heading.name: text for heading, (text, _) in zip(self.table.headings, row.cells, strict=False)}
+        return curve_of_row(self.KIND, row.id, cells, self.view.sorted_by()[0])
 
     @property
     def targets(self) -> tuple[ActionTarget, ...]:
@@ -309,7 +329,7 @@ class ListPane(TablePane):
 
     @on(WindowTable.TooMany)
     def _too_many(self) -> None:
-        error = RefusedError(f"one plan takes at most {MOST:,} {self.KIND}", "Narrow the filter, or act in portions")
+        error = RefusedError(f"one plan takes at most {MOST:,} {self.KIND}", "Narrow the filter, or act in batches")
         self.post_message(self.AskFailed(error))
 
     @on(WindowTable.Loaded)
@@ -332,7 +352,7 @@ class ListPane(TablePane):
             selection.refresh(rows)
             if gone := selection.keep({row.id for row in rows}):
                 self.table.redraw_marks()
-                note = f"{gone:,} marked no longer match: they are marked no more"
+                note = f"{gone:,} marked no longer match: unmarked"
                 self.app.notify(printable(note), markup=False, timeout=4)
 
     async def mark_all(self) -> None:

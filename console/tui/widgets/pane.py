@@ -24,7 +24,7 @@ from console.client.change_feed import in_thread
 from console.text.terminal_text import cut
 from console.text.tones import QUIET, drawn, tones
 from console.tui.widgets.drawing import MOVES, Covered, PlacedScroll
-from console.views.sections import Line, Section, loading, text_line
+from console.views.sections import Line, Section, curve_of, loading, text_line
 from engine.model.errors import MusterError, RefusedError, UnreachableError
 
 if TYPE_CHECKING:
@@ -138,6 +138,16 @@ class Pane(Covered):
         """The text that `y` copies."""
         return " ".join(target.id for target in self.targets)
 
+    @property
+    def measured(self) -> str:
+        """The argument of `:curve` for what the page is about; empty where nothing of it is measured."""
+        return ""
+
+    @property
+    def curve(self) -> str:
+        """The argument of `:curve` for what is under the cursor, or else for what the page is about."""
+        return self.measured
+
     def reload(self) -> None:
         """Ask again. Called only while the pane is in view."""
 
@@ -167,7 +177,7 @@ class Pane(Covered):
 
     def freeze(self) -> None:
         """Stop the updates of what is shown, or have them go on. Raises RefusedError where nothing is updated."""
-        raise RefusedError("nothing is updated here", "Freeze a list, the events or the page of one thing")
+        raise RefusedError("this page does not update", "Freeze works on a list, the events, or the page of one object")
 
 
 MARGIN = 2
@@ -431,6 +441,13 @@ class DetailPane(Pane, Generic[D]):
     def as_of(self) -> AsOf | None:
         version, at_ms = getattr(self.detail, "version", None), getattr(self.detail, "now_ms", None)
         return AsOf(version, at_ms) if isinstance(version, int) and isinstance(at_ms, int) else None
+
+    @property
+    def curve(self) -> str:
+        link = next((view.link for view in self._views if view.has_focus), "")
+        # The page of one thing is about that, whatever else it leads to.
+        found = curve_of(link) if not self.argument or link.startswith("curve ") else ""
+        return found or self.measured
 
     def ask(self, client: Client) -> D:
         """Fetch what is shown. Called on a thread."""

@@ -136,7 +136,7 @@ def test_a_change_is_asked_for_heard_to_its_end_and_approved_by_its_digest() -> 
         for _ in range(2):
             unheard = talk.say("approve P-1", "hear P-1 to its end first[^>]*muster> ")
             assert "type" not in unheard, "hearing its beginning twice is not hearing its end"
-        talk.say("next", "nobody has voted")
+        talk.say("next", "no votes yet")
         asked = re.search("type ([0-9a-f]{6});", talk.say("approve P-1", "leaves it: "))
         assert asked is not None
         talk.say("yes", "you have not voted")
@@ -254,7 +254,7 @@ def test_lines_that_are_too_long_or_no_text_are_dropped() -> None:
 
 OF = {
     "workload": "wl-000003", "node": "node-00001", "queue": "batch", "forecast": "queue:batch", "runbook": "half-done",
-    "record": "7", "draft": "D-1", "output": "wl-000003", "intent": "i17",
+    "record": "7", "draft": "D-1", "output": "wl-000003", "intent": "i17", "curve": "queue:batch wait",
 }  # fmt: skip
 """Of what the pages of one thing are here."""
 
