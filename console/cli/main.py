@@ -396,8 +396,18 @@ def _engine_commands(commands: Any) -> None:
     reach(stop, sub=True)
     doctor = command(commands, "doctor", "console.cli.doctor:doctor", "check this machine and the cell")
     reach(doctor, sub=True)
+    _config_commands(commands)
     completion = command(commands, "completion", "console.cli.reference:completion", "print a completion script")
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+
+
+def _config_commands(commands: Any) -> None:
+    told = "check the settings file; list the keys"
+    kinds = commands.add_parser("config", help=told, description=told, allow_abbrev=False).add_subparsers(
+        title="what to do", metavar="WHAT", required=True
+    )
+    as_json(command(kinds, "check", "console.cli.config:check", "what is wrong with it, by file and line"))
+    as_json(command(kinds, "keys", "console.cli.config:keys", "every action with its keys, as [keys] has them"))
 
 
 def _backtest_commands(commands: Any) -> None:

@@ -10,7 +10,8 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from console.actions.registry import Action, Context, key_label, parse_command
+from console.actions.key_map import key_of
+from console.actions.registry import Action, Context, parse_command
 from console.client.change_feed import in_thread
 from console.text.terminal_text import printable
 from console.tui.navigator import kept, page_command
@@ -409,7 +410,7 @@ class Navigation:
         on_its_page = current is not None and current.NAME == "proposal" and current.copyable == proposal_id
         if deed in READ_FIRST and not on_its_page:
             self._app.navigator.drill("proposal", proposal_id)
-            self._app.say(f"scroll {proposal_id} to its end, then {key_label(self._app.actions[deed].keys[0])}")
+            self._app.say(f"scroll {proposal_id} to its end, then {key_of(deed)}")
             return
 
         async def decided() -> str:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
+from console.actions.key_map import key_of
 from console.forms.filters import quoted
 from console.text.plain_tables import BOUND, conditions, estimate_line, terms, unblocking_lines
 from console.text.terminal_text import NONE, cut, duration, fit, mebibytes, milli, money, printable, timestamp, wrap
@@ -198,7 +199,7 @@ def action_section(available: Sequence[Action], context: Context) -> Section:
     for action in available:
         if action.mutates and action.targets == "workload" and context.screen in action.screens:
             reason = action.disabled_reason(context)
-            key = action.keys[0] if action.keys else ":" + action.commands[0]
+            key = key_of(action.id)
             spans = (
                 (fit(key, 18), "accent"),
                 (fit(action.title, 18), "dim" if reason else ""),
@@ -339,7 +340,9 @@ def process_sections(view: WorkloadDetail, report: ProcessReport | None, width: 
     if more > 0:
         lines.append(text_line(f"… and {more:,} {plural('task', more)} more", "dim"))
     earlier = f", {len(report.attempts) - 1} earlier" if len(report.attempts) > 1 else ""
-    return [Section("Processes", tuple(lines), f"attempt {last.attempt}{earlier}", "l shows the output")]
+    return [
+        Section("Processes", tuple(lines), f"attempt {last.attempt}{earlier}", f"{key_of('output')} shows the output")
+    ]
 
 
 def _line(workload: str, task: TaskView, width: int) -> Line:

@@ -19,6 +19,7 @@ from textual.geometry import Size
 from textual.message import Message
 from textual.strip import Strip
 
+from console.actions.key_map import key_of
 from console.actions.registry import ActionTarget, Context
 from console.client.change_feed import in_thread
 from console.text.terminal_text import cut, fit, mebibytes, permille, printable
@@ -488,7 +489,9 @@ class OutputPane(Pane):
         attempt = self._part.attempt if self._part is not None else 0
         tasks = next((each.tasks for each in self._report.attempts if each.attempt == attempt), ())
         shown = next((task for task in tasks if self._part and task.name == self._part.task), None)
-        more = f"  {len(tasks)} {plural('task', len(tasks))}, n for the next" if len(tasks) > 1 else ""
+        more = (
+            f"  {len(tasks)} {plural('task', len(tasks))}, {key_of('next_task')} for the next" if len(tasks) > 1 else ""
+        )
         tone = "bad" if shown is not None and shown.ended else "dim"
         self._head.show([part(f"  {task_line(shown)}" if shown is not None else "", tone), part(more, "accent")])
 
