@@ -86,6 +86,8 @@ class Context:
     connected: bool = True
     depth: int = 1
     """Pages on the stack, this one included."""
+    past: str = ""
+    """Why nothing can be changed while an earlier time is shown; empty otherwise."""
 
 
 Why = Callable[[Context], str]
@@ -134,6 +136,8 @@ class Action:
             return "nothing is selected"
         if self.targets and self.mutates and context.kind != self.targets:
             return f"acts on {self.targets}s"
+        if (self.mutates or self.changes) and context.past:
+            return context.past
         if (self.mutates or self.changes) and not context.connected:
             return "no connection to the engine"
         return self.why_not(context)
@@ -457,7 +461,13 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("still", "Freeze the page", ("f",), commands=("still",)),
     Action("refresh", "Refresh", ("r", "f5")),
-    Action("theme", "Next theme", ("t",), commands=("theme",), argument="words"),
+    Action("past", "Another time", ("t",), commands=("at",), argument="words", shell="muster --at TIME"),
+    Action("minute_back", "A minute earlier", ("comma",)),
+    Action("minute_on", "A minute later", ("full_stop",)),
+    Action("five_back", "Five minutes earlier", ("less_than_sign",)),
+    Action("five_on", "Five minutes later", ("greater_than_sign",)),
+    Action("now", "Back to now", commands=("now",)),
+    Action("theme", "Next theme", ("ctrl+t",), commands=("theme",), argument="words"),
     Action("settings", "Settings", commands=("settings",), argument="words", jump=","),
     Action("command", "Go", ("colon",), footer=True),
     Action("help", "Help", ("question_mark",), commands=("help",), footer=True),

@@ -23,6 +23,7 @@ from engine.executors.task_files import OutputPart, OutputRequest, ProcessReport
 from engine.external.mirror_report import Mirrored, MirrorReport
 from engine.model.commands import AnyCommand, Receipt
 from engine.model.external_cells import IntentsReport
+from engine.model.past_queries import PastStatus
 from engine.model.queries import (
     BudgetReport,
     Changes,
@@ -115,6 +116,9 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 MAX_CHANGES = 10_000
 MAX_NUMBER = 2**62
 Wait = Annotated[float, Meta(ge=0, le=60, description="How long to wait for something new, seconds")]
+
+
+PastTime = Annotated[int, Meta(ge=0, le=2**53, description="Cell time, Unix milliseconds; 0: none")]
 
 
 class RuntimeEstimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -692,6 +696,22 @@ class Client(CellQuestions, AdviceQuestions, GateQuestions):
 
         Up to `wait_s` seconds.
         """
+
+    @asks("GET", "/v1/past", slow=True)
+    def past(self, at_ms: PastTime, wait_s: Wait = 0.0) -> PastStatus:
+        """How far the copy of the cell as of an earlier time is; it is made if there is none.
+
+        Waits up to `wait_s` seconds for it. Without a time: which times can be shown.
+        """
+
+    @asks("DELETE", "/v1/past", once=True)
+    def leave_past(self, at_ms: PastTime) -> None:
+        """Let the copy of an earlier time go, or have it made no further."""
+
+    def as_of(self, at_ms: int) -> Client:
+        """A client that asks the same of the cell as it was at that cell time, and changes nothing. What is not kept of
+        earlier times is refused. Close it as any other; this one stays open."""
+        raise NotImplementedError
 
     def follow(self, after: int = -1) -> Iterator[Changes]:
         """Changes as they happen, after a version or from now on. At least every other second there is one, if only for

@@ -29,13 +29,17 @@ from console.service.drafting import Drafting
 from console.service.forecasts import Forecasts
 from console.service.gate_watch import GateFigures, GateTicker
 from console.service.insights import Insights
+from console.service.past_client import PastClient
 from console.service.recommendations import Recommender
 from console.service.slurm_cell import SlurmCell
 from console.service.telemetry import Archive
 from console.service.this_machine import RunOutput
 from console.service.token_store import Tokens
 from engine.model.errors import MusterError, UnreachableError
+from engine.model.past_queries import PastStatus
 from engine.model.queries import Changes, Consolidation, ConsolidationRequest, Named, Page, Query, Unblocking
+from engine.past.process import PastRequest
+from engine.past.replicas import PastReplicas
 from runbooks.audit import reader as reading
 from runbooks.gate import aftermath, policy_changes
 from runbooks.gate.decisions import admit
@@ -216,6 +220,7 @@ class LocalClient(Client):
         self._name = name
         self._figures = GateFigures(loop, gate)
         self.tokens_kept = Tokens(loop, gate)
+        self._past = PastReplicas(loop.engine.place)
         self.presence = Presence()
         self._written: dict[str, int] = {}
         """By account: the version in which its last change is seen."""
@@ -230,6 +235,17 @@ class LocalClient(Client):
         other._actor = actor
         other._who = actor.subject if actor.subject != OWNER else self._who
         return other
+
+    def as_of(self, at_ms: int) -> PastClient:
+        return PastClient(self, self._past, at_ms)
+
+    def past(self, at_ms: int, wait_s: float = 0.0) -> PastStatus:
+        if not at_ms:
+            return PastStatus(earliest_ms=self._past.span().earliest_ms, now_ms=self.now_ms, at_ms=0)
+        return self._past.status(PastRequest(at_ms), self.now_ms, wait_s)
+
+    def leave_past(self, at_ms: int) -> None:
+        self._past.cancel(PastRequest(at_ms))
 
     def refused(self, account: str, error: AuthRefused) -> None:
         """Record a claim that cannot even be read."""
@@ -554,7 +570,8 @@ class LocalClient(Client):
         return self._slurm.mirrored(workload_id)
 
     def break_off(self) -> None:
-        """The server stops: end every wait for a draft or a model."""
+        """The server stops: end every wait for a draft, a model or an earlier time."""
+        self._past.close()
         self._drafting.close()
 
     def _answer_to(self, question: ServiceQuestion, arguments: Arguments) -> Any:
@@ -587,6 +604,11 @@ class LocalClient(Client):
     def gate(self) -> Gate:
         """The approval gate."""
         return self._gate
+
+    @property
+    def now_ms(self) -> int:
+        """Cell time, milliseconds."""
+        return self._loop.engine.now_ms
 
     @property
     def own_version(self) -> int:

@@ -92,6 +92,12 @@ def open_beside(app: MusterApp, name: str) -> None:
 
 
 DEEDS: dict[str, str] = {
+    "past": "console.tui.past_view:ask",
+    "now": "console.tui.past_view:now",
+    "minute_back": "console.tui.past_view:minute_back",
+    "minute_on": "console.tui.past_view:minute_on",
+    "five_back": "console.tui.past_view:five_back",
+    "five_on": "console.tui.past_view:five_on",
     "columns": "console.tui.list_layout:columns",
     "sort": "console.tui.list_layout:sort",
     "mark_range": "console.tui.list_layout:mark_range",
@@ -226,8 +232,10 @@ class Navigation:
     def back(self) -> None:
         """Undo the innermost selection or filter, else one page back."""
         pane = self._app.navigator.current
-        if pane is not None and not pane.clear_one():
-            self._app.navigator.back()
+        if self._app.past.back_out() or pane is None or pane.clear_one():
+            return
+        if not self._app.navigator.back():
+            self._app.past.now()
 
     def travel(self, step: int) -> None:
         """Through the views as one came by them."""
@@ -469,6 +477,8 @@ class Navigation:
     def _do_command(self, command: ParsedCommand, *, drill: bool = False) -> None:
         """Carry out a command. With `drill` it came from the page, and Back returns there. Raises SpecError."""
         action, argument = command.action, command.argument
+        if self._app.past.at_ms and (action.mutates or action.changes):
+            raise SpecError("", f"{action.title}: {self._app.past.reason}")
         if action.id in DEEDS:
             self._do_deed(action, argument)
         elif action.id == "run":

@@ -23,7 +23,7 @@ from console.views.lists import Span
 if TYPE_CHECKING:
     from console.client.protocol import Health
     from console.tui.app import MusterApp
-    from console.tui.widgets.pane import AsOf
+    from console.tui.widgets.pane import AsOf, Pane
 
 
 TABS = (
@@ -304,7 +304,9 @@ class FrameDrawing:
     def top(self) -> None:
         app = self._app
         health, pane = app.link.health, app.navigator.current
-        if pane is None or pane.frozen is None:
+        if app.past.at_ms:
+            self._at_ms, self._version = app.past.at_ms, app.past.version
+        elif pane is None or pane.frozen is None:
             # The clock stands while a page is frozen: nothing is written to the terminal then.
             self._at_ms, self._version = app.link.seen.at_ms, app.link.seen.version
         app.frame.show_top(
@@ -324,7 +326,8 @@ class FrameDrawing:
             lost_for, retry_in = now - outage.since, max(0.0, outage.retry_at - now)
             text = lost_banner(outage.problem, lost_for, retry_in, link.seen.at_ms)
         elif link.health is not None:
-            text = silent_banner(link.silence(now)) or unwritable_banner(link.health)
+            past = self._app.past.banner(link.seen.at_ms)
+            text = past or silent_banner(link.silence(now)) or unwritable_banner(link.health)
         self._app.frame.show_banner(text)
         for screen in self._app.screen_stack[1:]:
             if hasattr(screen, "tell_outage"):
@@ -340,8 +343,11 @@ class FrameDrawing:
         app = self._app
         pane = app.navigator.current
         if pane is not None:
-            age = age_spans(app.link.age(pane, app.clock()), wide=app.size.width >= WIDE)
+            age = [(" ◀ as of then ", "warn")] if app.past.at_ms else self._age(pane)
             app.frame.show_title([page.crumb for page in app.navigator.stack], pane.note, age)
+
+    def _age(self, pane: Pane) -> list[Span]:
+        return age_spans(self._app.link.age(pane, self._app.clock()), wide=self._app.size.width >= WIDE)
 
     def footer(self) -> None:
         """Keys and their meaning now."""
