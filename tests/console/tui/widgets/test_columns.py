@@ -170,7 +170,7 @@ async def test_a_frozen_page_stands_still_until_it_goes_on() -> None:
         await until(pilot, lambda: pilot.app.link.seen.version == client.version)  # type: ignore[attr-defined]
         for _ in range(3):
             now = pilot.app.clock() + 1  # type: ignore[attr-defined]
-            pilot.app.clock = lambda: now  # type: ignore[attr-defined]
+            pilot.app.clock = lambda now=now: now  # type: ignore[attr-defined]
             pilot.app._time_passes()  # type: ignore[attr-defined]
             await pilot.pause()
         assert not any(frames), "nothing is written to the terminal"
