@@ -485,7 +485,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("mark_all", "Mark all that match", ("a",), _MARKED),
     Action(
         "filter", "Filter", ("slash",),
-        (*LISTS, "events", "proposals", "audit", "runbooks", "drafts", "bookmarks"), footer=True,
+        (*LISTS, "events", "proposals", "audit", "runbooks", "drafts", "bookmarks", "output"), footer=True,
     ),
     Action("sort", "Sort", ("s",), LISTS, commands=("sort",), argument="columns", footer=True),
     Action("columns", "Columns", ("c",), LISTS, commands=("columns",), argument="columns"),

@@ -204,7 +204,7 @@ class LocalClient(Client):
     ) -> None:
         self.read_only = read_only
         self._slurm = slurm or SlurmCell(loop, None)
-        self._output = RunOutput(loop)
+        self._output = RunOutput(loop, self._slurm)
         self._loop = loop
         self._gate = gate
         self._registry = registry or RunbookRegistry(loop.engine, gate, call=loop.call)

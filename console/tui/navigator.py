@@ -307,7 +307,7 @@ _PAGES: dict[str, tuple[str, str, Literal["", "log", "argument"]]] = {
     "events": ("cell_lists", "EventsPane", "log"),
     "whatif": ("forecast", "WhatIfPane", ""),
     "workload": ("workload", "WorkloadPane", "argument"),
-    "output": ("workload", "OutputPane", "argument"),
+    "output": ("output", "OutputPane", "argument"),
     "node": ("nodes", "NodePane", "argument"),
     "queue": ("cell_lists", "QueuePane", "argument"),
     "topology": ("nodes", "TopologyPane", "argument"),

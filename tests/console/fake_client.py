@@ -644,7 +644,7 @@ class FakeClient(Client):
         if not self.written:
             raise RefusedError("nothing runs for real in this cell", "Start an engine that runs work with: muster here")
         end = len(self.written)
-        at = max(0, end + request.offset) if request.offset < 0 else min(request.offset, end)
+        at = max(0, end + request.offset) if request.offset < 0 else request.offset if request.offset <= end else 0
         data = self.written[at : at + request.most]
         return OutputPart(id=request.id, attempt=1, task="main.0", data=data, offset=at, end=end, over=self.ended)
 

@@ -14,8 +14,8 @@ import pytest
 from textual.pilot import Pilot
 
 from console.tui.app import MusterApp
+from console.tui.screens.output import LogView
 from console.tui.screens.outside import FleetPane, MirrorPane
-from console.tui.screens.workload import LogView
 from console.tui.widgets.drawing import OneLine
 from console.tui.widgets.pane import DetailPane
 from tests.console import fake_drafts, fake_far, fake_gate
