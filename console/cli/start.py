@@ -12,10 +12,11 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from console.client.attach import only_running, running_paths, settings_of, settings_with_cell
+from console.client.attach import as_of, only_running, running_paths, settings_of, settings_with_cell
 from console.forms.settings import (
     DEFAULT_CELL,
     DEMO_CELL,
@@ -26,6 +27,9 @@ from console.forms.settings import (
     cells_folder,
     check_cell_name,
     check_speed,
+    environment_of,
+    environments,
+    given_keys,
     paths_in,
 )
 from console.service.this_machine import RUNS, LocalExecution, new_cell
@@ -86,17 +90,23 @@ def open_console(arguments: argparse.Namespace) -> int:
     identity = Identity(settings)
     identity.unlock()
     connect, title, folder = _connector(arguments, settings, identity)
+    at = getattr(arguments, "at", None) or ""
+    of_names = partial(environment_of, known=environments(os.environ), settings=settings)
     if linear:
         from console.cli.linear_conversation import run as converse
 
-        status = converse(connect, identity, read_only=settings.readonly)
+        begin = (lambda: as_of(connect(), at)) if at else connect
+        status = converse(begin, identity, read_only=settings.readonly or bool(at), environment_of=of_names)
     else:
+        from console.actions.key_map import key_map
         from console.tui.app import run
 
         status = run(
             connect, read_only=settings.readonly, title=title, log=folder / "console.log", identity=identity,
-            theme=settings.theme, production=settings.production, flags=vars(arguments),
+            theme=settings.theme, keys=key_map(given_keys(os.environ)), flags=vars(arguments),
+            environment_of=of_names,
             start=cast("ScreenName", settings.start_page), session=_session(settings, folder, fresh=arguments.fresh),
+            at=at,
         )  # fmt: skip
     if not settings.connect:
         _tell_what_goes_on(folder, title)

@@ -25,11 +25,12 @@ from textual.filter import LineFilter, Monochrome, NoColor
 from textual.message import Message
 from textual.widgets import Static
 
-from console.actions import registry
+from console.actions import key_map, registry
+from console.actions.key_map import KeyMap
 from console.actions.registry import Action, Context, ScreenName
 from console.client.change_feed import Arrived, Connected, Feed, Lost, in_thread
 from console.forms.session_state import SessionState
-from console.forms.settings import ConsoleSettings
+from console.forms.settings import ConsoleSettings, Environment, EnvironmentOf, no_environment
 from console.text.guarded_streams import draw_on_what_may_vanish, inert
 from console.text.terminal_text import printable
 from console.text.tones import PLAIN, THEMES, theme_for
@@ -37,6 +38,7 @@ from console.tui.connection import ConnectionState, Others, PresenceReporter, pl
 from console.tui.input_bars import Bars, KeyQueue
 from console.tui.navigation import Navigation
 from console.tui.navigator import AFTER_S, Navigator, load_ahead, trail_of
+from console.tui.past_view import PastView
 from console.tui.terminal_driver import TerminalDriver
 from console.tui.widgets.drawing import OneLine, PageScreen, Toned
 from console.tui.widgets.frame import CRUMB, Frame, FrameDrawing, since_boot
@@ -65,6 +67,7 @@ AGAIN_S = 15.0
 """A page that is refused the same within that is not told about again."""
 NOTE_S = 1.0
 """Shortest time between two writes of the person's place."""
+THEME = "MUSTER_THEME"
 _BOUND_ELSEWHERE = ("enter", "space", "ctrl+p", "ctrl+c")
 
 
@@ -103,18 +106,27 @@ class MusterApp(App[None]):
         clock: Callable[[], float] = since_boot,
         identity: Identity | None = None,
         theme: str = "dark",
-        production: Sequence[str] = (),
+        keys: KeyMap = key_map.DEFAULT,
+        environment_of: EnvironmentOf = no_environment,
         session: SessionState | None = None,
         flags: Mapping[str, Any] | None = None,
+        at: str = "",
     ) -> None:
-        """`theme` as the setting of that name has it; `production`: patterns of names of cells that are; `flags`: what
-        was given on the command line, for the page of settings."""
+        """`at`: the earlier time to begin at, as a person writes it; `theme` as the setting of that name has it;
+        `environment_of`: the environment of a cell of these names; `flags`: what was given on the command line, for the
+        page of settings."""
         super().__init__()
+        self.registry = key_map.rows(keys.bound)
+        """Every action, with the keys of this person."""
+        key_map.show(self.registry)
+        self._own_keys = {key for bound in keys.bound.values() for key in bound.keys} - key_map.RESERVED.keys()
+        self._key_problems = keys.problems
+        self._environment_of = environment_of
         self.flags = flags or {}
         self._identity = identity
         self.title = title
         self.read_only = read_only
-        self.actions = {action.id: action for action in registry.actions(read_only=read_only)}
+        self.actions = {action.id: action for action in registry.actions(self.registry, read_only=read_only)}
         self.events = EventLog()
         self.clock = clock
         self._keyed_at = self._collected_at = clock()
@@ -125,10 +137,14 @@ class MusterApp(App[None]):
         self._refused = ("", float("-inf"))
         """What a page was refused last, and when."""
         self.link = ConnectionState()
+        self.past = PastView(self)
+        self._begin_at = at
         self.feed = Feed(client_factory, self.post_message)
-        self.beside = PresenceReporter(self.client, self.post_message, identity.person if identity is not None else "")
+        self.beside = PresenceReporter(
+            self.link.live, self.post_message, identity.person if identity is not None else ""
+        )
         self.frame = Frame()
-        self.drawing = FrameDrawing(self, production)
+        self.drawing = FrameDrawing(self)
         self.navigator = Navigator(self.client, self.events, self._arrives, lambda: self.post_message(Landed()))
         self.bars = Bars(self)
         self.steering = Navigation(self)
@@ -137,8 +153,10 @@ class MusterApp(App[None]):
             self.register_theme(known)
         if theme == "auto" and not os.environ.get("NO_COLOR"):
             theme = self.session.recall("theme") or theme
-        self.theme = theme_for(theme, os.environ, self.console.color_system).name
-        for key in dict.fromkeys(key for action in registry.ACTIONS for key in action.keys):
+        self._usual_theme = theme
+        self._dressed_for: str | None = None
+        self._dress()
+        for key in dict.fromkeys(key for action in self.registry for key in action.keys):
             if key not in _BOUND_ELSEWHERE:
                 self.bind(key, f"key('{key}')", show=False)
 
@@ -181,6 +199,9 @@ class MusterApp(App[None]):
         self.set_interval(1, self._time_passes)
         for problem in self.session.problems:
             self.report(SpecError("", problem))
+        if self._key_problems:
+            more = f" ({len(self._key_problems) - 1} more: `muster config check`)" if self._key_problems[1:] else ""
+            self.report(SpecError("", f"the keys are the usual ones: {self._key_problems[0]}{more}"))
 
     def _arrives(self) -> None:
         """Another page is shown, or about to be built."""
@@ -188,6 +209,13 @@ class MusterApp(App[None]):
         self._tell_place()
         if self.navigator.current is not None:
             self.feed.tail(self.navigator.current.TAILS)
+        # Of a page that is still to be built that is its name, over what was there before.
+        self.draw_now(lay_out=not self.navigator.landing)
+
+    def draw_now(self, *, lay_out: bool = True) -> None:
+        """Draw what answers a key before anything else is done."""
+        if isinstance(self.screen, PageScreen):
+            self.screen.draw(lay_out=lay_out)
 
     def _tell_place(self) -> None:
         """To the others who are here."""
@@ -268,7 +296,11 @@ class MusterApp(App[None]):
         if self.link.connected(event, self.clock()):
             self.events.clear()
         self.beside.start()
+        self._dress()
         self.drawing.banner()
+        if self._begin_at:
+            self.past.go(self._begin_at)
+            self._begin_at = ""
         if again and self.navigator.current is not None:
             # Whatever was being waited for died with the engine; what is not of the cell may have changed too.
             self.navigator.current.look_again()
@@ -277,12 +309,13 @@ class MusterApp(App[None]):
     @on(Arrived)
     def _arrived(self, event: Arrived) -> None:
         changes = event.changes
-        if changes.version < self.link.seen.version:
-            self.events.clear()
-        self.events.add(changes.items, changes.missed, changes.at_ms, whole=event.whole)
+        if not self.past.at_ms:
+            if changes.version < self.link.seen.version:
+                self.events.clear()
+            self.events.add(changes.items, changes.missed, changes.at_ms, whole=event.whole)
         moved = self.link.arrived(event, self.clock())
         self.drawing.banner()
-        if moved:
+        if moved and not self.past.at_ms:
             self.reload()
         self.drawing.top()
 
@@ -311,11 +344,28 @@ class MusterApp(App[None]):
         pane = self.navigator.current
         if pane is None:
             return Context(connected=self.connected)
-        return Context(pane.NAME, pane.TARGETS, pane.targets, self.connected, len(self.navigator.stack))
+        return Context(
+            pane.NAME, pane.TARGETS, pane.targets, self.connected, len(self.navigator.stack), self.past.reason
+        )
 
     @property
     def connected(self) -> bool:
         return self.link.client_now is not None
+
+    def _dress(self) -> None:
+        """Take the theme of the environment once its cell is known, unless another was asked for by name."""
+        here = self.environment
+        if here.name != self._dressed_for:
+            asked = self.flags.get("theme") or os.environ.get(THEME)
+            wanted = self._usual_theme if asked else here.theme or self._usual_theme
+            self.theme = theme_for(wanted, os.environ, self.console.color_system).name
+            self._dressed_for = here.name
+
+    @property
+    def environment(self) -> Environment:
+        """Of the cell; until it has answered, of what it was called by whoever started this."""
+        health = self.link.health
+        return self._environment_of((self.title,) if health is None else (health.cell, health.name))
 
     def action_redraw(self) -> None:
         """Everything anew: another program wrote on the terminal."""
@@ -342,7 +392,7 @@ class MusterApp(App[None]):
 
     def action_key(self, key: str) -> None:
         """Do what a key means on the page that is shown."""
-        action = registry.by_key(registry.ACTIONS, key, self.context().screen)
+        action = registry.by_key(self.registry, key, self.context().screen)
         if action is not None:
             self.action_act(action.id)
 
@@ -352,7 +402,7 @@ class MusterApp(App[None]):
 
     def action_act(self, name: str) -> None:
         """Do what a row of the registry says, or say why not."""
-        action = next((action for action in registry.ACTIONS if action.id == name), None)
+        action = next((action for action in self.registry if action.id == name), None)
         if action is None or self.screen is not self.screen_stack[0]:
             return
         reason = self.why_not(action)
@@ -419,9 +469,13 @@ class MusterApp(App[None]):
     async def _acts_on_page(self, key: str) -> bool:
         """Do what is bound to a key, if anything is, before the next key is looked at. Textual would first hand it from
         the focused widget up to the app, and a `/` behind it would open its bar over the page that the key leaves."""
+        if key in self._own_keys:  # before what a list or a page does by it
+            self.action_key(key)
+            return True
         return await self._check_bindings(key, priority=True) or await self._check_bindings(key)
 
     async def on_prompt_bar_ready(self, event: PromptBar.Ready) -> None:
+        self.draw_now()
         await self.bars.ready(event.bar)
 
     def on_prompt_bar_edited(self, event: PromptBar.Edited) -> None:
@@ -457,16 +511,18 @@ def run(
     log: Path | None = None,
     identity: Identity | None = None,
     theme: str = "auto",
-    production: Sequence[str] = (),
+    keys: KeyMap = key_map.DEFAULT,
+    environment_of: EnvironmentOf = no_environment,
     session: SessionState | None = None,
     flags: Mapping[str, Any] | None = None,
+    at: str = "",
 ) -> int:
     """Show the console until the person leaves. The factory is called on a thread, after the first paint and again
     after every loss. Returns an exit code."""
     draw_on_what_may_vanish()
     app = MusterApp(
         client_factory, read_only=read_only, title=title, start=start, log=log, identity=identity, theme=theme,
-        production=production, session=session, flags=flags,
+        keys=keys, environment_of=environment_of, session=session, flags=flags, at=at,
     )  # fmt: skip
     if constants.DRIVER is None:
         # Not in a browser, where textual-serve brings one.

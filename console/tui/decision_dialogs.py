@@ -147,7 +147,7 @@ class ConfirmDialog(AskingDialog):
 
     @property
     def _plain(self) -> bool:
-        return not self.alone or one_key(self._proposal)
+        return not self.alone or one_key(self._proposal, cast("MusterApp", self.app).environment)
 
     @property
     def alone(self) -> bool:

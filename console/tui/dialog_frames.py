@@ -20,9 +20,10 @@ from textual.events import Key
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
-from console.actions.registry import ACTIONS, Action, Context, Jumps, key_label
+from console.actions.registry import Action, Context, Jumps, key_label
 from console.text.terminal_text import fit, printable, wrap
-from console.tui.widgets.drawing import OneLine, part
+from console.tui.widgets.drawing import OneLine, OverPage, part
+from console.tui.widgets.frame import where_spans
 from console.tui.widgets.pane import SectionsView
 from console.tui.widgets.prompt_bar import PromptInput
 from console.views.sections import Line, Section, text_line
@@ -35,7 +36,7 @@ GUARD_S = 0.4
 """Keys typed before a dialog could be read do not count as an answer."""
 
 
-class Dialog(ModalScreen[bool]):
+class Dialog(ModalScreen[bool], OverPage[bool]):
     """A framed page over the page."""
 
     DEFAULT_CSS = """
@@ -44,11 +45,22 @@ class Dialog(ModalScreen[bool]):
         border: round $border; padding: 0 1; }
     Dialog SectionsView { height: auto; max-height: 100%; }
     Dialog > #outage { dock: bottom; }
+    Dialog > #where { dock: top; }
     """
     ACTS: ClassVar[bool] = True
     """A yes in it leads to a change."""
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,backspace,q", "leave", show=False)]
     _outage: OneLine | None = None
+
+    def on_mount(self) -> None:
+        """Over a change, say in which environment it would be made: the header is dimmed."""
+        app = cast("MusterApp", self.app)
+        where = where_spans(app.environment) if self.ACTS else []
+        if where:
+            line = OneLine("top", id="where")
+            self.mount(line)
+            cell = app.link.health.cell if app.link.health is not None else app.title
+            line.show([*(part(text, tone) for text, tone in where), part(f" cell {cell}", "strong")])
 
     def action_leave(self) -> None:
         self.dismiss(False)
@@ -383,7 +395,9 @@ class ActionProvider(Provider):
     @property
     def _rows(self) -> list[tuple[Action, str]]:
         app = cast("MusterApp", self.app)
-        return [(action, _hint(action, app.why_not(action))) for action in ACTIONS if action.id not in _NOT_OFFERED]
+        return [
+            (action, _hint(action, app.why_not(action))) for action in app.registry if action.id not in _NOT_OFFERED
+        ]
 
     def _run(self, action: Action) -> None:
         cast("MusterApp", self.app).action_act(action.id)

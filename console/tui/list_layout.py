@@ -10,6 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 
+from console.actions.key_map import key_of
 from console.text.terminal_text import fit
 from console.tui.dialog_frames import Dialog, MenuDialog
 from console.tui.widgets.drawing import OneLine, part
@@ -221,7 +222,7 @@ def freeze(app: MusterApp, _argument: str) -> None:
     except MusterError as error:
         app.report(error)
         return
-    app.say(f"{pane.NAME}: frozen; f resumes" if pane.frozen else f"{pane.NAME}: live")
+    app.say(f"{pane.NAME}: frozen; {key_of('still')} resumes" if pane.frozen else f"{pane.NAME}: live")
 
 
 def _list(app: MusterApp) -> ListPane:

@@ -109,7 +109,7 @@ async def finish(
 async def approve(app: MusterApp, proposal: Proposal, width: int) -> str:
     """Vote yes; what was the last vote needed carries it out. `width` is that of the plan as it was read. Gives what to
     tell. Raises MusterError."""
-    ending: Ending = "key" if one_key(proposal) else "digest"
+    ending: Ending = "key" if one_key(proposal, app.environment) else "digest"
     least = MIN_REASON if proposal.wants_reason else 0
     signing = "your vote is signed with your key" if proposal.signed else ""
     said = await _asked(app, proposal, "approve", ending, least, signing)
@@ -151,7 +151,7 @@ async def reject(app: MusterApp, proposal: Proposal) -> str:
 
 
 async def execute(app: MusterApp, proposal: Proposal) -> str:
-    if await _asked(app, proposal, "execute", "key" if one_key(proposal) else "digest") is None:
+    if await _asked(app, proposal, "execute", "key" if one_key(proposal, app.environment) else "digest") is None:
         return f"{proposal.id}: cancelled, nothing done"
     return told(await _sent(proposal, "execute", "", lambda: app.client().execute(proposal.id)), proposal.title)
 
@@ -188,7 +188,10 @@ async def say_go(app: MusterApp, proposal: Proposal) -> str:
     step = waiting_step(proposal)
     if step is None:
         raise RefusedError(f"no step of {proposal.id} waits for confirmation", "See the page for what it waits for")
-    if await _asked(app, proposal, f"confirm step {step}", "key" if one_key(proposal) else "digest") is None:
+    if (
+        await _asked(app, proposal, f"confirm step {step}", "key" if one_key(proposal, app.environment) else "digest")
+        is None
+    ):
         return f"{proposal.id}: step {step} still waits"
     return told(
         await _sent(proposal, "confirm the step", "", lambda: app.client().confirm(proposal.id, step)), proposal.title
@@ -203,7 +206,7 @@ async def roll_back(app: MusterApp, proposal: Proposal) -> str:
         action = app.actions["roll_back"]
         shell = action.shell_line((proposal.id,))
         return await finish(app, action, lambda: app.client().propose(asked), shell, follow=True)
-    ending: Ending = "key" if one_key(now) else "digest"
+    ending: Ending = "key" if one_key(now, app.environment) else "digest"
     said = await _asked(app, proposal, "roll it back", ending, MIN_REASON, does=now)
     if said is None:
         return f"{proposal.id}: cancelled, nothing rolled back"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from console.actions.key_map import key_of
+from console.forms.settings import Environment
 from console.text.terminal_text import duration, printable, timestamp
 from console.views.proposal import name_of, state_word, why_not_mine
 from runbooks.plans import typed_plan
@@ -17,9 +19,9 @@ if TYPE_CHECKING:
 VOTED = {"approve": "yes", "reject": "no", "abstain": "neither"}
 
 
-def one_key(proposal: Proposal) -> bool:
-    """True where `y` approves. The tier or the policy may want the digest instead."""
-    return proposal.typed == "key" and proposal.tier in ("T0", "T1")
+def one_key(proposal: Proposal, environment: Environment) -> bool:
+    """True where `y` approves. The tier, the policy or the environment may want the digest instead."""
+    return proposal.typed == "key" and proposal.tier in ("T0", "T1") and environment.confirm == "usual"
 
 
 def by_author_alone(proposal: Proposal) -> bool:
@@ -36,26 +38,32 @@ def others_needed(proposal: Proposal) -> str:
 def press_next(proposal: Proposal, me: str, now_ms: int, *, read: bool, waits_for_word: bool, unverified: bool) -> str:
     """The key to press next, or the reason for waiting, for the title line."""
     state = proposal.state
+    back, again = key_of("roll_back"), key_of("ask_again")
     if state == "awaiting":
         if why_not_mine(proposal, me):
             return f"waiting for {votes_missing(proposal)} from others"
         if any(vote.subject == me and vote.verdict == "approve" and not vote.counts for vote in proposal.votes):
             return f"you voted; waiting for {votes_missing(proposal)} more"
-        return "A approves, N rejects" if read else "scroll to the end of the plan to vote (pgdn, G)"
+        return (
+            f"{key_of('approve')} approves, {key_of('reject')} rejects"
+            if read
+            else "scroll to the end of the plan to vote (pgdn, G)"
+        )
     if state == "paused":
         if unverified:
-            return "K accepts it as is, U rolls it back"
-        return "C confirms, U rolls it back" if waits_for_word else "R resumes, U rolls it back"
+            return f"{key_of('accept')} accepts it as is, {back} rolls it back"
+        onwards = f"{key_of('say_go')} confirms" if waits_for_word else f"{key_of('go_on')} resumes"
+        return f"{onwards}, {back} rolls it back"
     if state in typed_plan.LIVE:
         return progress(proposal, now_ms)
     takes_back = any(step.rollback for step in proposal.plan.steps)
     return {
-        "approved": "E executes it",
-        "verified": "verified" + (": U rolls it back" if takes_back else ""),
-        "failed": "U rolls back the finished steps" if takes_back else "failed; cannot be rolled back",
-        "rollback_failed": "U retries the rollback",
-        "stale": "V proposes it again for the current state",
-        "expired": "V proposes it again",
+        "approved": f"{key_of('execute')} executes it",
+        "verified": "verified" + (f": {back} rolls it back" if takes_back else ""),
+        "failed": f"{back} rolls back the finished steps" if takes_back else "failed; cannot be rolled back",
+        "rollback_failed": f"{back} retries the rollback",
+        "stale": f"{again} proposes it again for the current state",
+        "expired": f"{again} proposes it again",
         "rolled_back": "rolled back",
     }.get(state, "")
 

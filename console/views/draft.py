@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from rich.cells import cell_len
 
+from console.actions.key_map import key_of
 from console.forms.filters import quoted
 from console.text.terminal_text import cut, duration, fit, money, printable
 from console.views.lists import Span
@@ -93,7 +94,10 @@ class NextSteps(NamedTuple):
     """The line that picks one of the choices."""
 
 
-KEYS = NextSteps("A proposes it", "M proposes it", "m asks", "esc stops it", "enter picks one")
+def by_keys() -> NextSteps:
+    """The next steps on the console."""
+    proposes = (f"{key_of(f'propose_{drafter}')} proposes it" for drafter in ("rule", "model"))
+    return NextSteps(*proposes, f"{key_of('ask_model')} asks", "esc stops it", "enter picks one")
 
 
 def commands(draft_id: str) -> NextSteps:
@@ -107,9 +111,7 @@ def commands(draft_id: str) -> NextSteps:
 # --- what was asked, and how far it is
 
 
-def head_section(
-    run: DraftRun, standing: ModelStanding | None, now_ms: int, width: int, ways: NextSteps = KEYS
-) -> Section:
+def head_section(run: DraftRun, standing: ModelStanding | None, now_ms: int, width: int, ways: NextSteps) -> Section:
     """The question, how far the model is or what became of it, how the two compare: what changes while one looks."""
     lines: list[Line] = []
     if run.ask.question:
@@ -150,7 +152,7 @@ def _model_line(run: DraftRun, standing: ModelStanding | None, width: int, ways:
     return hanging(label, unasked(standing, ways), width, "dim", "dim")
 
 
-def unasked(standing: ModelStanding, ways: NextSteps = KEYS) -> str:
+def unasked(standing: ModelStanding, ways: NextSteps) -> str:
     """Consequences of asking the model."""
     if not standing.configured:
         return "not configured; the rules work without one"
@@ -186,7 +188,7 @@ def took(ms: int) -> str:
 
 
 def draft_columns(
-    run: DraftRun, standing: ModelStanding | None, now_ms: int, width: int, *, two: bool, ways: NextSteps = KEYS
+    run: DraftRun, standing: ModelStanding | None, now_ms: int, width: int, *, two: bool, ways: NextSteps
 ) -> tuple[list[Section], list[Section]]:
     """A draft in columns. Two: rules at the left, model at the right; without a model, steps at the left and grounds at
     the right. One has everything."""
@@ -225,7 +227,7 @@ def _choice_section(draft: Draft, draft_id: str, width: int, ways: NextSteps) ->
     return [Section(title, tuple(lines), ways.pick)]
 
 
-def model_sections(run: DraftRun, width: int, ways: NextSteps = KEYS) -> list[Section]:
+def model_sections(run: DraftRun, width: int, ways: NextSteps) -> list[Section]:
     """The model's draft, or why there is none."""
     if run.model is not None:
         return [*do_sections(run.model, width, ways), frame_section(run.model, width), *_call_section(run.model, width)]
@@ -251,7 +253,7 @@ def model_sections(run: DraftRun, width: int, ways: NextSteps = KEYS) -> list[Se
     return []
 
 
-def do_sections(draft: Draft, width: int, ways: NextSteps = KEYS) -> list[Section]:
+def do_sections(draft: Draft, width: int, ways: NextSteps) -> list[Section]:
     """Steps of a draft in typed words, with proof on a fork, affected work, the way back, and the record of such
     drafts."""
     lines: list[Line] = []

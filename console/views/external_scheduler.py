@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from console.actions.key_map import key_of
 from console.text.terminal_text import NONE, cut, duration, mebibytes, printable, timestamp, wrap
 from console.views.lists import RETURNED
 from console.views.proposal import hanging, name_of
@@ -277,8 +278,14 @@ IN_DOUBT = (
     "Nobody can tell whether these happened: muster intents show N tells what is known; retry N has it done again, "
     "settle N done|undone says what came of it"
 )
-IN_DOUBT_KEYS = "Outcome unknown: ↵ details, R send again, K mark as done, N mark as not done"
 MAX_SUBJECTS = 3
+
+
+def _in_doubt() -> str:
+    return (
+        f"Nobody can tell whether these happened: ↵ what is known, {key_of('retry_intent')} do it again, "
+        f"{key_of('settle_done')} it is done, {key_of('settle_undone')} it is not"
+    )
 
 
 def standing(report: IntentsReport) -> str:
@@ -334,7 +341,7 @@ def intent_columns(report: IntentsReport, width: int) -> tuple[list[Section], li
     others = [intent for intent in report.items if intent not in urgent]
     left = Section("In progress", tuple(_lines(urgent, report.at_ms, width)) or (text_line("nothing", "dim"),))
     warning = (
-        [Section("In doubt", tuple(text_line(part, "warn") for part in wrap(IN_DOUBT_KEYS, width)))]
+        [Section("In doubt", tuple(text_line(part, "warn") for part in wrap(_in_doubt(), width)))]
         if report.in_doubt
         else []
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from console.actions.key_map import key_of
 from console.text.charts import Spans, column_at, framed, gutter, legend, ribbon, round_top, time_axis
 from console.text.plain_tables import table
 from console.text.terminal_text import cut, duration, fit, milli, permille, printable, timestamp, wrap
@@ -214,7 +215,7 @@ def _forecast_title(known: ForecastPageData) -> str:
 def _nothing(wait: Wait) -> str:
     if wait.problem:
         return wait.problem
-    return "stopped: r starts again" if wait.stopped else "making the forecast …"
+    return f"stopped: {key_of('refresh')} starts again" if wait.stopped else "making the forecast …"
 
 
 def _state(known: ForecastPageData, found: Forecast | None, wait: Wait) -> str:
@@ -222,7 +223,8 @@ def _state(known: ForecastPageData, found: Forecast | None, wait: Wait) -> str:
     if wait.since_s:
         return f"{known.unit} · making the forecast, {wait.since_s:.0f} s, esc stops"
     if found is None:
-        return f"{known.unit} · {'stopped, r starts again' if wait.stopped else 'no forecast'}"
+        stands = f"stopped, {key_of('refresh')} starts again" if wait.stopped else "no forecast"
+        return f"{known.unit} · {stands}"
     return f"{known.unit} · hourly means · made {timestamp(found.made_ms)[5:16]} UTC"
 
 

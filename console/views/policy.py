@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from console.actions.key_map import key_of
 from console.text.terminal_text import cut, duration, printable, timestamp, wrap
 from console.text.tones import state_look
 from console.views.lists import Heading, Row, Span
@@ -55,7 +56,8 @@ def candidate_sections(candidate: Candidate, now_ms: int, width: int) -> list[Se
         lines += hanging(label, printable(change.text), width, tone)
     for vote in candidate.votes:
         lines += hanging("vote         ", name_of(printable(vote)), width)
-    return [Section(f"Waiting for votes: version {candidate.revision}", tuple(lines), "A approves, N rejects")]
+    keys = f"{key_of('approve_policy')} approves, {key_of('reject_policy')} rejects"
+    return [Section(f"Waiting for votes: version {candidate.revision}", tuple(lines), keys)]
 
 
 def _freezes(freezes: Sequence[Freeze], width: int) -> Section:
@@ -69,7 +71,9 @@ def _freezes(freezes: Sequence[Freeze], width: int) -> Section:
         if freeze.spec.reason:
             lines += framed(freeze.spec.reason, width - 4, "    ")
     return Section(
-        "Freezes", tuple(lines or [text_line("none: plans may run at any time", "dim")]), "F sets one, T ends one"
+        "Freezes",
+        tuple(lines or [text_line("none: plans may run at any time", "dim")]),
+        f"{key_of('set_freeze')} sets one, {key_of('end_freeze')} ends one",
     )
 
 
@@ -101,7 +105,7 @@ def review_sections(reviews: Sequence[Review], width: int) -> list[Section]:
     waiting = [each for each in reviews if not each.closed_ms]
     looked = [each for each in reviews if each.closed_ms]
     lines = [line for each in waiting for line in _review(each, width)] or [text_line("none", "dim")]
-    sections = [Section("Open reviews", tuple(lines), "K closes one, ↵ opens its proposal")]
+    sections = [Section("Open reviews", tuple(lines), f"{key_of('close_review')} closes one, ↵ opens its proposal")]
     if looked:
         gone = [line for each in looked for line in _review(each, width)]
         sections.append(Section("Closed reviews", tuple(gone)))
@@ -186,7 +190,7 @@ def _inputs(view: RunbookView, width: int) -> Section:
     for each in view.inputs:
         lines += hanging(f"{printable(each.name)}  ", printable(f"{each.type}, {each.bounds}"), width, "accent")
         lines += hanging("    ", printable(each.help), width, "", "dim") if each.help else []
-    return Section("Inputs", tuple(lines or [text_line("none", "dim")]), "A asks for values")
+    return Section("Inputs", tuple(lines or [text_line("none", "dim")]), f"{key_of('run')} asks for values")
 
 
 def _applies(view: RunbookView, tried: RunbookRun | str | None, width: int) -> Section:

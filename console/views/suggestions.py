@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from console.actions.key_map import key_of
 from console.text.plain_tables import change, heads, middle, signed_spread, table
 from console.text.terminal_text import cut, cut_name, duration, money, permille, printable, timestamp, wrap
 from console.views.proposal import hanging
@@ -221,7 +222,11 @@ MAX_TARGETS_SHOWN = 60
 def suggestion_sections(each: Recommendation, width: int) -> list[Section]:
     """All of it, for a page."""
     suggestion = each.suggestion
-    asks = ("", "A shows the plan and asks") if each.command else ("for people: no action to propose", "")
+    asks = (
+        ("", f"{key_of('act_on')} shows the plan and asks")
+        if each.command
+        else ("for people: no action to propose", "")
+    )
     sections = [
         Section(printable(suggestion.id), tuple(_what(each, width)), *asks),
         Section("Before and after", tuple(_tried(each, width)), "tried on a fork"),

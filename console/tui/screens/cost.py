@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from textual import on
 
+from console.actions.key_map import key_of
 from console.actions.request_builder import LineParser
 from console.client.change_feed import in_thread
 from console.commands.money import ON_MS, request_of
@@ -275,7 +276,7 @@ class QuotePane(ChartPane[QuoteResult]):
 
     @property
     def note(self) -> str:
-        return self._doing() or "nothing is submitted; r refreshes"
+        return self._doing() or f"nothing is submitted; {key_of('refresh')} refreshes"
 
     @property
     def line(self) -> str:
@@ -362,7 +363,7 @@ class QuotePane(ChartPane[QuoteResult]):
         if self._work is None:
             return False
         self._work.cancel()
-        self._further = "stopped: r starts again"
+        self._further = f"stopped: {key_of('refresh')} starts again"
         self.run_worker(self._stop(), group="stop")
         self._stand_still()
         if self.detail is None:

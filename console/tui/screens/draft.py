@@ -19,7 +19,7 @@ from console.client.change_feed import in_thread
 from console.forms.filters import Value, matches, parse_filter
 from console.text.terminal_text import cut, printable
 from console.tui.widgets.pane import Connect, DetailPane
-from console.views.draft import SINCE_MS, draft_columns, list_line
+from console.views.draft import SINCE_MS, by_keys, draft_columns, list_line
 from console.views.sections import Line, Section, text_line
 from engine.model.errors import MusterError, RefusedError, SpecError
 from engine.model.quantities import duration_ms
@@ -162,7 +162,7 @@ class DraftPane(DetailPane[DraftPage]):
         return DraftPage(run, self._standing, client.health().now_ms)
 
     def columns(self, detail: DraftPage, width: int) -> tuple[list[Section], list[Section]]:
-        return draft_columns(*detail, width, two=bool(self._right.display))
+        return draft_columns(*detail, width, two=bool(self._right.display), ways=by_keys())
 
     def _draw(self) -> None:
         super()._draw()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from textual import on
 from textual.timer import Timer
 
+from console.actions.key_map import key_of
 from console.client.change_feed import in_thread
 from console.text.progress_line import TimeLeft
 from console.text.terminal_text import cut, duration, fit, printable, wrap
@@ -470,7 +471,7 @@ class WhatIfPane(DetailPane[WhatIfRuns]):
         ]
         if not lines:
             lines = [text_line("none yet: choose one below, or type :whatif drain NODE", "dim")]
-        return Section("Edits", tuple(lines), "w runs them, x removes one")
+        return Section("Edits", tuple(lines), f"{key_of('rehearse')} runs them, {key_of('take_out')} removes one")
 
     def _runs_section(self, detail: WhatIfRuns, width: int) -> Section:
         lines = []
@@ -479,7 +480,7 @@ class WhatIfPane(DetailPane[WhatIfRuns]):
             mark = "|" if detail.beside and run.id == detail.beside.id else mark
             line = run_line(run, width - 2, f"run:{run.id}")
             lines.append(Line(((f"{mark} ", "accent"), *line.spans), line.link))
-        return Section("Runs", tuple(lines), "enter shows, b compares")
+        return Section("Runs", tuple(lines), f"enter shows, {key_of('compare')} compares")
 
     def _result(self, detail: WhatIfRuns, width: int) -> list[Section]:
         shown = detail.shown
@@ -492,7 +493,8 @@ class WhatIfPane(DetailPane[WhatIfRuns]):
                 Section("Before and after", tuple(text_line(part, "bad") for part in wrap(printable(problem), width)))
             ]
         if not isinstance(shown.answer, Outlook) and shown.state == "cancelled":
-            return [Section("Stopped", (text_line("stopped before a result; w runs the edits again", "dim"),))]
+            again = f"stopped before a result; {key_of('rehearse')} runs the edits again"
+            return [Section("Stopped", (text_line(again, "dim"),))]
         if not isinstance(shown.answer, Outlook):
             return [Section("Before and after", self._running_lines(shown, width), "esc stops it")]
         beside = detail.beside.answer if detail.beside and isinstance(detail.beside.answer, Outlook) else None

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
-from console.actions.registry import ACTIONS, ActionTarget
+from console.actions.registry import ActionTarget
 from console.client.change_feed import in_thread
 from console.commands.slurm import again
 from console.fleet.queries import FleetSubmission, FleetView
@@ -171,7 +171,7 @@ async def _retry(app: MusterApp, number: int) -> str:
     if detail.act is None:
         return await _asked(app, detail, number, "retry")
     request = again(detail, f"i{number} is in doubt: send again")
-    action = next(each for each in ACTIONS if each.id == "retry_intent")
+    action = app.actions["retry_intent"]
     shell = f"muster intents retry i{number}"
     return await finish(app, action, lambda: app.client().propose(request), shell, follow=True)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from textual import on
 
+from console.actions.key_map import key_of
 from console.actions.registry import ActionTarget
 from console.client.change_feed import in_thread
 from console.forms.filters import parse_filter
@@ -464,7 +465,7 @@ class RunbookPane(DetailPane[RunbookView]):
             return ""
         if any(self._unread):
             return "scroll to the end to approve it (pgdn, G; → other column)"
-        return "Y approves this version, A tries it"
+        return f"{key_of('approve_runbook')} approves this version, {key_of('run')} tries it"
 
     def refuse_unread(self) -> None:
         """Raises RefusedError while the end of the file was not on the screen."""

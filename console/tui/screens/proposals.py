@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from textual import on
 
+from console.actions.key_map import key_of
 from console.actions.registry import ActionTarget
 from console.client.change_feed import in_thread
 from console.forms.filters import parse_filter
@@ -486,7 +487,9 @@ class RecommendationsPane(DetailPane[Recommendations]):
         on_work = row.kind == "workload" and bool(metavar_of(row))
         over = await in_thread(lambda: ended(app.client(), chosen.suggestion)) if on_work else ()
         if over and len(over) == len(chosen.suggestion.targets):
-            raise RefusedError("everything it is about has ended since", "The cell is checked again: r refreshes")
+            raise RefusedError(
+                "everything it is about has ended since", f"The cell is checked again: {key_of('refresh')} refreshes"
+            )
         words = [word for word in words if word not in over]
         arguments = parse(name, shlex.join(words))
         action = next(action for action in app.actions.values() if name in action.commands)

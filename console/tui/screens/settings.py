@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from textual import on
 
+from console.actions.key_map import key_of
 from console.client.change_feed import in_thread
 from console.forms import settings
 from console.forms.setting_sources import refuse_secret, settings_told, write
@@ -220,7 +221,7 @@ class BookmarksPane(WordsPane):
     def filter(self, text: str) -> None:
         """Show those in whose name or line every word occurs."""
         self._filter = " ".join(text.split())
-        none = "none yet: * bookmarks the current view"
+        none = f"none yet: {key_of('bookmark')} bookmarks the current view"
         self.table.empty = f"no bookmarks match {self._filter}" if self._filter else none
         self.table.show(HEADINGS, self._rows)
 

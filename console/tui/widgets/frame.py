@@ -8,28 +8,29 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
 from textual.app import ComposeResult
-from textual.containers import Vertical
 
 from console.actions import registry
+from console.actions.key_map import key_of
 from console.actions.registry import Action, key_label
+from console.forms.settings import Environment
 from console.text.terminal_text import duration, printable, timestamp
-from console.tui.widgets.drawing import OneLine, Part, part
+from console.tui.widgets.drawing import Covered, OneLine, Part, part
 from console.views.lists import Span
+from console.views.sections import plural
 
 if TYPE_CHECKING:
     from console.client.protocol import Health
     from console.tui.app import MusterApp
-    from console.tui.widgets.pane import AsOf
+    from console.tui.widgets.pane import AsOf, Pane
 
 
 TABS = (
     "overview", "queues", "workloads", "nodes", "events", "whatif", "suggestions", "forecast", "proposals", "runbooks",
 )  # fmt: skip
-"""Pages of the digits 1 to 9 and 0."""
+"""The main pages, in the order of their digits."""
 PAGE_OF_TAB: dict[str, str] = {"suggestions": "recommendations"}
 """Tabs with another name than their page."""
 
@@ -41,11 +42,11 @@ MAX_CRUMBS = 5
 """Pages that the title names beside the root; those between are dots."""
 
 
-class Body(Vertical):
+class Body(Covered):
     """Holds the pages, of which one is shown."""
 
 
-class Frame(Vertical):
+class Frame(Covered):
     """Lines of text that the app fills, and a body that holds the pages."""
 
     def __init__(self) -> None:
@@ -74,13 +75,13 @@ class Frame(Vertical):
         self._top.show([part(text, tone) for text, tone in spans])
 
     def show_tabs(self, here: str) -> None:
-        """The main pages with their digits: all of them, or as many as there is room for."""
+        """The main pages with their keys: all of them, or as many as there is room for."""
         self._here = here
         parts: list[Part] = [part(" ")]
         room = self.size.width - 1
-        for number, name in enumerate(TABS, 1):
+        for name in TABS:
             page = PAGE_OF_TAB.get(name, name)
-            text = f" {number % 10} {name} "
+            text = f" {key_of(page)} {name} "
             room -= len(text)
             if room < 0:
                 break
@@ -205,20 +206,25 @@ def age_spans(age: Age | None, *, wide: bool) -> list[Span]:
     if age.lost:
         return [(f" ✗ no connection · {version}{old} ", "bad")]
     if age.frozen:
-        return [(f" ‖ frozen · {version}{old} ", "warn")]
+        # Without its age, which would be another one each second.
+        return [(f" ‖ frozen{f' · v{age.version:,}' if version else ''} ", "warn")]
     if age.late:
         return [(f" ! late · {version}{old} ", "warn")]
     return [(f" {version}{'now' if age.seconds < NEW_S else old} ", "dim")]
 
 
+NOWHERE = Environment()
+
+
 def top_bar(
     health: Health | None, title: str, at_ms: int, version: int, *, read_only: bool, width: int, retrying: bool = False,
-    production: bool = False, others: tuple[str, bool] = ("", False),
+    environment: Environment = NOWHERE, others: tuple[str, bool] = ("", False),
 ) -> list[Span]:  # fmt: skip
-    """The first line: which cell, its clock and speed, the version shown, and whether one may act. `production`: it is
-    red and says so, for another window that looks the same may be the test cell. `others`: who else is here, and
-    whether on the same thing."""
-    spans: list[Span] = [(" muster PRODUCTION ", "alarm") if production else (" muster ", "brand"), (" ", "top")]
+    """The first line: which cell, its clock and speed, the version shown, and whether one may act. `environment`: that
+    of the cell, for another window that looks the same may be the test cell. `others`: who else is here, and whether
+    on the same thing."""
+    production = environment.production
+    spans: list[Span] = [(" muster ", "brand"), *where_spans(environment), (" ", "top")]
     if health is None:
         spans += [(printable(title), "top"), ("  retrying …" if retrying else "  connecting …", "off")]
         return [*spans, ("  read-only", "key")] if read_only else spans
@@ -227,6 +233,8 @@ def top_bar(
     spans.append((_pace(health), "caution" if health.paused else "off"))
     spans.append((f"  v{version:,}", "off"))
     spans.append((" ✗ retrying ", "alarm") if retrying else (" ● connected", "off"))
+    if health.incidents:
+        spans.append((f"  ▲ {health.incidents:,} {plural('incident', health.incidents)}", "caution"))
     if health.journal_error:
         spans.append(("  ✗ journal ", "alarm"))
     elif width >= 110 and not others[0]:
@@ -236,6 +244,15 @@ def top_bar(
     if others[0]:
         spans.append((f"  {printable(others[0])} ", "caution" if others[1] else "off"))
     return spans
+
+
+def where_spans(environment: Environment) -> list[Span]:
+    """The environment's name in its colour; PRODUCTION as a word, for those who see no colours. Empty without one."""
+    tone = f"mark {environment.colour or ('red' if environment.production else 'blue')}"
+    word = "PRODUCTION" if environment.production else ""
+    name = "" if environment.name.lower() in ("prod", "production") and word else environment.name
+    text = " ".join(filter(None, (word, printable(name))))
+    return [(f" {text} ", tone)] if text else []
 
 
 def _pace(health: Health) -> str:
@@ -276,10 +293,10 @@ WIDE = 100
 class FrameDrawing:
     """Draws the frame, one per app. `Frame` skips lines that read as before."""
 
-    def __init__(self, app: MusterApp, production: Sequence[str]) -> None:
-        """`production`: patterns of names of cells that are."""
+    def __init__(self, app: MusterApp) -> None:
         self._app = app
-        self._production = production
+        self._at_ms = self._version = 0
+        """Cell time and version that the first line tells."""
 
     def time_passes(self) -> None:
         """Ages, and how long the engine has been away."""
@@ -289,13 +306,17 @@ class FrameDrawing:
 
     def top(self) -> None:
         app = self._app
-        health, seen = app.link.health, app.link.seen
-        name = health.cell if health is not None else app.title
+        health, pane = app.link.health, app.navigator.current
+        if app.past.at_ms:
+            self._at_ms, self._version = app.past.at_ms, app.past.version
+        elif pane is None or pane.frozen is None:
+            # The clock stands while a page is frozen: nothing is written to the terminal then.
+            self._at_ms, self._version = app.link.seen.at_ms, app.link.seen.version
         app.frame.show_top(
             top_bar(
-                health, app.title, seen.at_ms, seen.version,
+                health, app.title, self._at_ms, self._version,
                 read_only=app.read_only, width=app.size.width, retrying=app.link.outage is not None,
-                production=any(fnmatchcase(name, pattern) for pattern in self._production),
+                environment=app.environment,
                 others=(app.beside.words(), app.beside.together),
             )
         )  # fmt: skip
@@ -308,7 +329,8 @@ class FrameDrawing:
             lost_for, retry_in = now - outage.since, max(0.0, outage.retry_at - now)
             text = lost_banner(outage.problem, lost_for, retry_in, link.seen.at_ms)
         elif link.health is not None:
-            text = silent_banner(link.silence(now)) or unwritable_banner(link.health)
+            past = self._app.past.banner(link.seen.at_ms)
+            text = past or silent_banner(link.silence(now)) or unwritable_banner(link.health)
         self._app.frame.show_banner(text)
         for screen in self._app.screen_stack[1:]:
             if hasattr(screen, "tell_outage"):
@@ -324,8 +346,11 @@ class FrameDrawing:
         app = self._app
         pane = app.navigator.current
         if pane is not None:
-            age = age_spans(app.link.age(pane, app.clock()), wide=app.size.width >= WIDE)
+            age = [(" ◀ as of then ", "warn")] if app.past.at_ms else self._age(pane)
             app.frame.show_title([page.crumb for page in app.navigator.stack], pane.note, age)
+
+    def _age(self, pane: Pane) -> list[Span]:
+        return age_spans(self._app.link.age(pane, self._app.clock()), wide=self._app.size.width >= WIDE)
 
     def footer(self) -> None:
         """Keys and their meaning now."""

@@ -14,6 +14,7 @@ from msgspec import structs
 from textual import on
 from textual.app import ComposeResult
 
+from console.actions.key_map import key_of
 from console.actions.registry import ActionTarget
 from console.client.change_feed import in_thread
 from console.forms.filters import FilterError, matches
@@ -233,7 +234,9 @@ class ListPane(TablePane):
     @property
     def note(self) -> str:
         marked = tuple(self.table.marked.values())
-        ranging = ["range: v keeps it, esc drops it"] if self.table.selection.anchor is not None else []
+        ranging = (
+            [f"range: {key_of('mark_range')} keeps it, esc drops it"] if self.table.selection.anchor is not None else []
+        )
         return "  ·  ".join([*ranging, *self.notes, summary(self.view, self._window, marked)])
 
     @property

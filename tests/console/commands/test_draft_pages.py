@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 from console.tui.app import MusterApp
 from console.tui.screens.draft import DraftPane, DraftsPane, ask_of, report_of
 from console.tui.screens.proposals import ProposalPane
-from console.views.draft import UNVERIFIED, draft_columns, flowed, frame_section, sentence_lines
+from console.views.draft import UNVERIFIED, by_keys, draft_columns, flowed, frame_section, sentence_lines
 from console.views.proposal import GUTTER
 from engine.model.commands import HoldQueues
 from engine.model.errors import NotFoundError, SpecError
@@ -286,7 +286,7 @@ async def test_a_choice_is_picked_by_enter_by_its_line_and_by_its_name() -> None
 
 
 def flat(run: DraftRun, width: int = 78) -> list[str]:
-    left, right = draft_columns(run, STANDING, NOW_MS, width, two=False)
+    left, right = draft_columns(run, STANDING, NOW_MS, width, two=False, ways=by_keys())
     return text_of([*left, *right])
 
 
@@ -320,7 +320,7 @@ def test_what_is_to_be_done_comes_before_any_word_about_it() -> None:
         "drain node-00001 and",
         UNVERIFIED,
     ]
-    left, right = draft_columns(fake_drafts.run(), STANDING, NOW_MS, 78, two=False)
+    left, right = draft_columns(fake_drafts.run(), STANDING, NOW_MS, 78, two=False, ways=by_keys())
     titles = [section.title for section in (*left, *right)]
     at = [next(n for n, text in enumerate(lines) if mark in text) for mark in order[:-1]]
     assert at == sorted(at)

@@ -31,7 +31,8 @@ PAGES = (
     "workload wl-000001", "node node-00001", "recommendations", "forecast queue:batch", "curve queue:batch",
     "proposals", "proposal P-1", "proposal P-2", "proposal P-3", "runbooks", "runbook half-done", "audit", "record 7",
     "draft why", "drafts",
-    "handover", "incident", "queue batch", "topology", "topology rack", "cost", "cost nodes=4 hours=6", "settings",
+    "handover", "summary",
+    "incidents", "incident I-1", "queue batch", "topology", "topology rack", "cost", "cost nodes=4 hours=6", "settings",
     "bookmarks", "policy", "reviews", "reservations",
 )  # fmt: skip
 SIZES = ((80, 24), (120, 40))
@@ -214,7 +215,7 @@ async def test_the_palette_reads_no_markup(monkeypatch: pytest.MonkeyPatch) -> N
         hostile = dataclasses.replace(
             app.actions["cancel"], title=PAYLOADS["H01-click"], commands=(PAYLOADS["H01-link-markup"],)
         )
-        monkeypatch.setattr("console.tui.dialog_frames.ACTIONS", (hostile,))
+        monkeypatch.setattr(app, "registry", (hostile,))
         await pilot.press("ctrl+p")
         await until(pilot, lambda: isinstance(app.screen, CommandPalette))
         await pilot.press("V", "i", "e", "w")

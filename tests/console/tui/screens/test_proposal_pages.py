@@ -17,7 +17,7 @@ from console.actions.registry import actions as registry
 from console.actions.registry import by_key
 from console.client.credentials import Identity
 from console.forms.filters import FilterError
-from console.forms.settings import ConsoleSettings
+from console.forms.settings import ConsoleSettings, Environment
 from console.service.advisor import Advisor
 from console.service.local_client import LocalClient
 from console.tui import dialog_frames as dialogs
@@ -642,9 +642,11 @@ def test_three_columns_say_what_is_possible_now() -> None:
 
 
 def test_one_key_is_for_the_mild_and_alone_for_whom_the_policy_lets() -> None:
-    assert not one_key(proposal(typed="key")), "the tier wants the digest whatever the policy says"
-    assert not one_key(proposal(tier="T1", typed="digest"))
-    assert one_key(proposal(tier="T1", typed="key"))
+    here = Environment()
+    assert not one_key(proposal(typed="key"), here), "the tier wants the digest whatever the policy says"
+    assert not one_key(proposal(tier="T1", typed="digest"), here)
+    assert one_key(proposal(tier="T1", typed="key"), here)
+    assert not one_key(proposal(tier="T1", typed="key"), Environment(confirm="digest"))
     assert not by_author_alone(proposal())
     assert not by_author_alone(proposal(needs=2, self_approvable=True))
     assert by_author_alone(proposal(needs=1, self_approvable=True))
