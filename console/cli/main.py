@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from console import VERSION
 from console.forms.command_arguments import (
+    SHOWS_PAST,
     ShellParser,
     as_json,
     command,
@@ -31,6 +32,7 @@ from console.forms.command_arguments import (
 )
 from console.forms.gate_arguments import (
     audit_commands,
+    incident_commands,
     intent_commands,
     policy_commands,
     proposal_commands,
@@ -82,6 +84,7 @@ def _run(arguments: Sequence[str]) -> int:
     from engine.model.errors import MusterError
 
     try:
+        _refuse_past(parsed)
         with _progress(parsed):
             return _load(parsed.run)(parsed) or 0
     except MusterError as error:
@@ -96,6 +99,18 @@ def _run(arguments: Sequence[str]) -> int:
         path = _crash_log(arguments)
         _tell("error", f"unexpected {type(error).__name__}, this is a defect of Muster", f"See {path}", False)
         return 1
+
+
+def _refuse_past(parsed: argparse.Namespace) -> None:
+    """Raises RefusedError for `--at` with a command that shows no earlier time."""
+    if getattr(parsed, "at", None) is None:
+        return
+    if parsed.run not in SHOWS_PAST:
+        from engine.model.errors import RefusedError
+
+        remedy = "--at goes with commands that show the cell, such as overview, get, why and history"
+        raise RefusedError(f"this command acts, or tells what is not kept: not possible as of {parsed.at}", remedy)
+    parsed.progress = "off" if parsed.json else "auto"
 
 
 def _progress(parsed: argparse.Namespace) -> AbstractContextManager[None]:
@@ -532,7 +547,8 @@ def _draft_commands(commands: Any) -> None:
     handover = command(commands, "handover", "console.commands.drafts:handover", "what the next shift must know")
     handover.add_argument("--since", default="", metavar="TIME", help="so far back (8h)")
     handover.set_defaults(question="")
-    incident = command(commands, "incident", "console.commands.drafts:incident", "a summary of an incident")
+    kinds = incident_commands(commands)
+    incident = command(kinds, "summary", "console.commands.drafts:incident", "a summary of what happened lately")
     incident.add_argument("question", nargs="?", default="", metavar="TEXT", help="what it was, in your words")
     incident.add_argument("--since", default="", metavar="TIME", help="so far back (2h)")
     for report in (handover, incident):
@@ -588,6 +604,7 @@ def _looks(target: argparse.ArgumentParser) -> None:
 
 def _scenario(target: argparse.ArgumentParser) -> None:
     target.add_argument("--scenario", choices=SCENARIOS, help="with --demo: watch this instead of days of AI work")
+    target.add_argument("--quiet-day", action="store_true", help="with --demo: without a past, and nothing goes wrong")
 
 
 def _speed(target: argparse.ArgumentParser) -> None:

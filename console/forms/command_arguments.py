@@ -7,6 +7,7 @@ loads nothing heavy.
 from __future__ import annotations
 
 import argparse
+import re
 from typing import Any, NoReturn
 
 MAX_NUMBER = 2**53 - 1
@@ -18,6 +19,11 @@ MAX_CHOICES = 12
 class ShellParser(argparse.ArgumentParser):
     """Parser that reports a wrong value by the name of its argument, and shows the usage only for input it cannot
     read."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        # What begins like a negative number is a value, also with a unit behind it: -20m.
+        self._negative_number_matcher = re.compile(r"-\d")
 
     def error(self, message: str) -> NoReturn:
         if not message.startswith("argument "):
@@ -56,10 +62,24 @@ def reach(target: argparse.ArgumentParser, *, sub: bool = False, json: Any = Fal
     )
     group.add_argument("--readonly", action="store_true", default=default, help="show, never act")
     group.add_argument(
+        "--at", metavar="TIME", default=default, help="as it was at that cell time: 03:12, -20m or 2026-04-13 03:12"
+    )
+    group.add_argument(
         "--as", dest="operator", metavar="PERSON", default=default, help="in whose name; signed with their key"
     )
     if sub:
         as_json(target, json)
+
+
+SHOWS_PAST = frozenset(
+    f"console.{runs}"
+    for runs in (
+        "cli.start:open_console", "commands.show:overview", "commands.show:get", "commands.show:why",
+        "commands.capacity:fairness", "commands.capacity:fragmentation", "commands.money:spot",
+        "commands.money:showback", "commands.money:budgets", "commands.slurm:intents", "commands.history:history",
+    )
+)  # fmt: skip
+"""Commands, by what they run, that can show an earlier time; all others act, or are about what is not kept."""
 
 
 def as_json(target: argparse.ArgumentParser, default: Any = False) -> None:
@@ -179,6 +199,8 @@ SCOPES: dict[str, tuple[str, ...]] = {
     "policy": ("read", "policy"),
     "break-glass": ("read", "break_glass"),
     "audit": ("read", "export"),
+    "incident": ("read", "respond"),
+    "alert": ("alert",),
     "agent": ("agent",),
 }
 """Scope of a token -> rights of `runbooks.gate.approval_policy`; "agent" is to report as a node. A token never gives

@@ -23,7 +23,7 @@ from textual.widgets import Input
 
 from console.actions.registry import SCREENS, Action, Context, Jumps, key_label
 from console.text.terminal_text import fit, printable, wrap
-from console.tui.widgets.drawing import OneLine, part
+from console.tui.widgets.drawing import OneLine, OverPage, part
 from console.tui.widgets.frame import where_spans
 from console.tui.widgets.pane import SectionsView
 from console.tui.widgets.prompt_bar import PromptInput
@@ -37,7 +37,7 @@ GUARD_S = 0.4
 """Keys typed before a dialog could be read do not count as an answer."""
 
 
-class Dialog(ModalScreen[bool]):
+class Dialog(ModalScreen[bool], OverPage[bool]):
     """A framed page over the page."""
 
     DEFAULT_CSS = """
