@@ -6,7 +6,7 @@ the registry of actions. The palette lists impossible actions too, each with its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -325,10 +325,19 @@ def found(sections: Sequence[Section], words: str) -> list[Section]:
     wanted = words.lower().split()
     if not wanted:
         return list(sections)
-    kept = [section._replace(lines=tuple(line for line in section.lines if _has(line, wanted))) for section in sections]
+    kept = [section._replace(lines=tuple(_matching(section.lines, wanted))) for section in sections]
     return [section for section in kept if section.lines] or [
         Section("Nothing", (text_line(f"no key or command matches '{printable(words)}'", "warn"),))
     ]
+
+
+def _matching(lines: Sequence[Line], wanted: Sequence[str]) -> Iterator[Line]:
+    """With each the lines that go on from it."""
+    matches = False
+    for line in lines:
+        matches = _has(line, wanted) or (matches and line.spans[0][0].startswith("   "))
+        if matches:
+            yield line
 
 
 def _has(line: Line, wanted: Sequence[str]) -> bool:
@@ -354,9 +363,12 @@ def _help_line(action: Action, reason: str, width: int) -> list[Line]:
     if not reason:
         command = f"  :{action.commands[0]}" if wide and action.commands else ""
         return [Line((*spans, (command, "dim")))]
-    if wide and cell_len(reason) <= width - KEYS - TITLE - 2:
-        return [Line((*spans, ("  " + printable(reason), "dim")))]
-    return [Line(spans), *(Line(((" " * 6 + more, "dim"),)) for more in wrap(printable(reason), max(12, width - 6)))]
+    indent = KEYS + TITLE + 2 if wide else 6
+    why = [Line(((" " * indent + more, "dim"),)) for more in wrap(printable(reason), max(12, width - indent))]
+    if wide:
+        beside, *why = why
+        return [Line((*spans, ("  " + beside.spans[0][0].strip(), "dim"))), *why]
+    return [Line(spans), *why]
 
 
 def _jump_lines(available: Sequence[Action], pages: Sequence[Action], width: int) -> tuple[Line, ...]:
