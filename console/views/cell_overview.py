@@ -418,7 +418,7 @@ def now_lines(
     if not view.pools:
         return [
             Line((("! ", "warn"), ("this cell has no nodes yet", ""))),
-            Line((("  muster define cell.yaml", "dim"),)),
+            Line((("  muster cell define cell.yaml", "dim"),)),
             Line((("  or look at a busy one: muster --demo", "dim"),)),
         ]
     if not found and not_known:

@@ -180,7 +180,7 @@ def unpriced(width: int) -> tuple[Line, ...]:
     told = (
         ("nothing is priced: no pool has a price, so nothing is charged and no budget fills", ""),
         (":set-price POOL 12.5 sets what a node of a pool costs by the hour, in dollars, from now on", "dim"),
-        ("in a cell file it is price_usd_hour of a pool: muster define", "dim"),
+        ("in a cell file it is price_usd_hour of a pool: muster cell define", "dim"),
     )
     return tuple(text_line(cut(text, width), tone) for text, tone in told)
 

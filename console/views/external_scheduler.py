@@ -274,7 +274,7 @@ INTENT_TONES = {
 }  # fmt: skip
 NOTHING = "nothing is wanted of another scheduler"
 IN_DOUBT = (
-    "Nobody can tell whether these happened: muster intents show N tells what is known; retry N has it done again, "
+    "Nobody can tell whether these happened: muster slurm intents N tells what is known; retry N has it done again, "
     "settle N done|undone says what came of it"
 )
 IN_DOUBT_KEYS = "Nobody can tell whether these happened: ↵ what is known, R do it again, K it is done, N it is not"
@@ -446,9 +446,9 @@ def _ways(detail: IntentDetail, width: int) -> list[Section]:
         else "carries it again under the same token: if the first copy is there after all, one of the two is cancelled"
     )
     ways = (
-        (f"muster intents retry {name} --reason WHY", again),
-        (f"muster intents settle {name} done --reason WHY", "it is in Slurm as it was wanted"),
-        (f"muster intents settle {name} undone --reason WHY", _undone(detail)),
+        (f"muster slurm retry {name} --reason WHY", again),
+        (f"muster slurm settle {name} done --reason WHY", "it is in Slurm as it was wanted"),
+        (f"muster slurm settle {name} undone --reason WHY", _undone(detail)),
     )
     lines = [
         line for way, told in ways for line in (*hanging("", way, width), *hanging("    ", told, width, tone="dim"))

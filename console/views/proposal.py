@@ -224,7 +224,9 @@ def _what(proposal: Proposal, width: int) -> Section:
         for line in hanging(f"{number:>4}  ", printable(step), width)
     ]
     if len(proposal.steps) > MAX_LISTED:
-        lines.append(text_line(f"      and {len(proposal.steps) - MAX_LISTED:,} more, listed by muster show", "warn"))
+        lines.append(
+            text_line(f"      and {len(proposal.steps) - MAX_LISTED:,} more, listed by muster proposal show", "warn")
+        )
     for step in plan.steps:
         if step.act.note is not None:
             told = ", ".join(step.act.targets[:5])
@@ -416,7 +418,7 @@ def keys_note(caller: Caller | None) -> str:
     if not caller.me.startswith("person:"):
         return "the policy names no person with your account, so you cannot sign: start with muster --as NAME"
     if not caller.keys.get(caller.me):
-        return "no key of yours is enrolled, and this vote must be signed: muster operator key new"
+        return "no key of yours is enrolled, and this vote must be signed: muster policy operator new-key"
     return ""
 
 
@@ -534,12 +536,14 @@ def _columns(shown: str, now: str, new: str, room: int, tone: str) -> Line:
 
 
 _NEXT = {
-    "approved": "muster execute {id} carries it out", "executing": "muster show {id} says how far it is",
-    "verifying": "muster show {id} says how far it is",
-    "paused": "Go on with muster resume {id}, or muster rollback {id}",
-    "failed": "muster rollback {id} takes back what was done of it",
-    "verified": "muster rollback {id} takes it back", "rolling_back": "muster show {id} says how far it is",
-    "rollback_failed": "muster show {id} says what is left of it; try muster rollback {id} again",
+    "approved": "muster proposal execute {id} carries it out",
+    "executing": "muster proposal show {id} says how far it is",
+    "verifying": "muster proposal show {id} says how far it is",
+    "paused": "Go on with muster proposal resume {id}, or muster proposal rollback {id}",
+    "failed": "muster proposal rollback {id} takes back what was done of it",
+    "verified": "muster proposal rollback {id} takes it back",
+    "rolling_back": "muster proposal show {id} says how far it is",
+    "rollback_failed": "muster proposal show {id} says what is left of it; try muster proposal rollback {id} again",
 }  # fmt: skip
 
 
@@ -549,17 +553,18 @@ def what_next(proposal: Proposal) -> str:
         return "It cannot be taken back"
     if proposal.state == "paused" and (word := _word_wanted(proposal)):
         return word
-    told = _NEXT.get(proposal.state, "The same for the cell as it is now: muster propose --again {id}")
+    told = _NEXT.get(proposal.state, "The same for the cell as it is now: muster proposal new --again {id}")
     return told.format(id=printable(proposal.id))
 
 
 def _word_wanted(proposal: Proposal) -> str:
     """The command that lets a waiting step go on; empty where it waits for something else."""
     if any(each.state in ("failed", "inconclusive") for each in proposal.standing):
-        return f"Although that was not verified: muster resume {proposal.id} --accept; or muster rollback {proposal.id}"
+        accept = f"muster proposal resume {proposal.id} --accept"
+        return f"Although that was not verified: {accept}; or muster proposal rollback {proposal.id}"
     waiting = next((each.id for each in proposal.standing if each.state == "waiting"), "")
     if any(step.id == waiting and step.confirm != "none" for step in proposal.plan.steps):
-        return f"Say go with muster confirm {proposal.id} {waiting}, or muster rollback {proposal.id}"
+        return f"Say go with muster proposal confirm {proposal.id} {waiting}, or muster proposal rollback {proposal.id}"
     return ""
 
 

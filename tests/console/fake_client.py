@@ -105,6 +105,7 @@ from recommender.history.metrics import (
     SampleBatch,
     SeriesKey,
 )
+from runbooks.actions.catalogue import CATALOG
 from runbooks.drafts.typed_draft import DraftAsk, Drafter, DraftRun, ModelStanding
 from runbooks.gate.approval_policy import Caller, Candidate, PolicyChange, PolicyCheck, PolicyView, PolicyVote, Verdict
 from runbooks.gate.run_limits import Freeze, FreezeSpec
@@ -618,7 +619,7 @@ class FakeClient(Client):
         return IntentsReport(at_ms=self.now_ms, open=0, sent=0, accepted=0, in_doubt=0, items=())
 
     def intent(self, number: int) -> IntentDetail:
-        raise NotFoundError(f"there is no intent i{number}", "See muster intents")
+        raise NotFoundError(f"there is no intent i{number}", "See muster slurm intents")
 
     def answer_intent(self, said: IntentAnswer) -> Receipt:
         self.deeds.append((f"intent {said.outcome}", f"i{said.number}"))
@@ -798,7 +799,7 @@ class FakeClient(Client):
             worth_gpu_milli_h=suggestion.benefit.waiting_gpu_milli_h,
             first_ms=self.now_ms - 90 * MINUTE,
             note="" if reason is None else f"rejected on 2026-03-01 12:00 UTC by ada because {reason}",
-            command=() if number == 1 else (suggestion.action.replace("_", "-"), *suggestion.targets),
+            command=() if number == 1 else (*CATALOG[suggestion.action].shell.split(), *suggestion.targets),
             simulated=SuggestionTrial(
                 state="done", edits=("uncordon node-00005,node-00013",), version=self.version, at_ms=self.now_ms,
                 horizon_ms=outlook.horizon_ms, seeds=outlook.seeds, figures=outlook.figures,
