@@ -54,6 +54,7 @@ ScreenName = Literal[
     "reviews",
     "fleet",
     "output",
+    "curve",
 ]
 TargetKind = Literal["", "workload", "node", "queue", "proposal", "runbook", "draft", "policy", "review", "intent"]
 SCREENS: tuple[ScreenName, ...] = get_args(ScreenName)
@@ -263,6 +264,12 @@ ACTIONS: tuple[Action, ...] = (
         shell="muster history forecast WHAT:NAME", jump="f",
     ),
     Action(
+        "curve", "Curve over time", ("p",), commands=("curve",), argument="words",
+        shell="muster history show CURVE KIND:NAME",
+    ),
+    Action("longer", "Longer window", ("plus",), ("curve",), footer=True),
+    Action("shorter", "Shorter window", ("minus",), ("curve",), footer=True),
+    Action(
         "proposals", "Proposals", ("9",), commands=("proposals", "p"), argument="words",
         shell="muster proposal list", jump="p",
     ),
@@ -466,7 +473,7 @@ READ_ONLY = "read-only: start without --readonly to act"
 _KEY_LABELS = {
     "enter": "↵", "escape": "esc", "slash": "/", "colon": ":", "question_mark": "?", "ctrl+p": "^p", "ctrl+c": "^c",
     "backspace": "⌫", "f5": "F5", "left_square_bracket": "[", "right_square_bracket": "]", "asterisk": "*",
-    "apostrophe": "'", "comma": ",",
+    "apostrophe": "'", "comma": ",", "plus": "+", "minus": "-",
 }  # fmt: skip
 
 

@@ -26,6 +26,7 @@ def add_engine(root: ShellParser) -> None:
         ("here", "run work on this machine: open its console", f"{start}:open_here", reached, RUN),
         ("run", "run a command as a workload, such as: run -- ./train.sh", "console.commands.processes:run", _run, RUN),
         ("logs", "what a workload has written on this machine", "console.commands.processes:logs", _logs, RUN),
+        ("mcp", "let an agent read the cell and propose, by MCP over stdio", "console.commands.mcp:serve", _mcp, RUN),
         ("doctor", "check this machine and the cell", "console.cli.doctor:doctor", reached, RUN),
         ("completion", "print a completion script", "console.cli.reference:completion", _completion, RUN),
         ("bench", "run a published benchmark's load and measure it", f"{evals}.bench:run", _bench, MEASURE),
@@ -118,6 +119,11 @@ def _logs(logs: argparse.ArgumentParser) -> None:
     logs.add_argument("--tail", metavar="SIZE", default="64KiB", help="begin so far from the end (64KiB)")
     logs.add_argument("--all", action="store_true", help="all that is kept")
     reach(logs, sub=True)
+
+
+def _mcp(door: argparse.ArgumentParser) -> None:
+    door.add_argument("--name", default="mcp", metavar="NAME", help="the agent's, on what it proposes (mcp)")
+    reach(door, sub=True)
 
 
 def _completion(completion: argparse.ArgumentParser) -> None:

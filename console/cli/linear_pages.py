@@ -134,7 +134,7 @@ WORST = tuple(what for what, tone in EVENT_TONES.items() if tone in ("bad", "war
 """News that come first."""
 PAGES: tuple[ScreenName, ...] = (
     "overview", "workload", "node", "queue", "recommendations", "forecast", "cost", "runbook", "record", "draft",
-    "drafts", "policy", "reviews", "mirror", "intents", "intent", "fleet", "output",
+    "drafts", "policy", "reviews", "mirror", "intents", "intent", "fleet", "output", "curve",
 )  # fmt: skip
 LISTS: tuple[ScreenName, ...] = ("queues", "workloads", "nodes", "pools", "orders", "proposals", "runbooks")
 _ONE = {"workloads": "workload", "nodes": "node", "queues": "queue", "proposals": "proposal", "runbooks": "runbook"}

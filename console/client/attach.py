@@ -45,11 +45,15 @@ def only_running(settings: ConsoleSettings) -> str:
 
 def connect(arguments: argparse.Namespace) -> Client:
     """A client of the running engine. Raises UnreachableError that names the cells that do run when there is none."""
+    return client_of(settings_with_cell(arguments), identity_of(arguments))
+
+
+def client_of(settings: ConsoleSettings, identity: Identity) -> Client:
+    """A client of the engine that the settings name, in the name of `identity`. Errors as `connect`."""
     from console.client.remote import RemoteClient
 
-    settings = settings_with_cell(arguments)
     where = settings.connect or str(running_paths(settings).socket)
-    return RemoteClient(where, settings.readonly, identity_of(arguments))
+    return RemoteClient(where, settings.readonly, identity)
 
 
 def identity_of(arguments: argparse.Namespace) -> Identity:

@@ -17,7 +17,18 @@ from console.commands.show import tell_lines, write_json, write_lines
 from console.forms.filters import matches, parse_filter
 from console.text.plain_tables import table
 from console.text.terminal_text import duration, milli, money, printable, timestamp
+from console.views.curves import (
+    CURVES,
+    WINDOWS,
+    curve_changes,
+    curve_chart,
+    curve_numbers,
+    curve_steps,
+    read_curve,
+    read_request,
+)
 from console.views.lists import values_of
+from console.views.sections import section_lines
 from engine.model.errors import MusterError, SpecError
 from engine.model.quantities import duration_ms
 from engine.model.queries import Query
@@ -44,6 +55,7 @@ if TYPE_CHECKING:
 LINES = 24
 """Lines of a table where no step is given, about."""
 STEPS_MS = tuple(minutes * 60_000 for minutes in (1, 5, 10, 15, 30, 60, 120, 240, 360, 720, 1440, 2880, 10_080))
+CURVE_WIDTH, CURVE_ROWS = 78, 9
 RUNS_AT_ONCE = 2_000
 NODES_AT_ONCE = 10_000
 HOUR_MS = 3_600_000
@@ -52,8 +64,11 @@ PROMETHEUS = "prometheus"
 
 
 def history(arguments: argparse.Namespace) -> None:
-    """List the metrics, or print one of them by window."""
+    """List the metrics, or print one of them by window, or a curve of several (`console.views.curves`)."""
     last_ms = _span("--since", arguments.since)
+    if arguments.metric in CURVES:
+        _curve(arguments, last_ms)
+        return
     of, colon, subject = arguments.subject.partition(":")
     if of not in ("", *OFS) or (colon and not subject):
         raise SpecError("SUBJECT", f"{arguments.subject[:40]!a} is no KIND:NAME", "Such as queue:research, or cell")
@@ -69,6 +84,20 @@ def history(arguments: argparse.Namespace) -> None:
         write_lines(_window_lines(request, found))
     else:
         write_lines(_list_lines(request, found))
+
+
+def _curve(arguments: argparse.Namespace, last_ms: int) -> None:
+    """A curve, in the shortest of its windows that is as long as that."""
+    window = next((name for name, length_ms, _ in WINDOWS if last_ms <= length_ms), WINDOWS[-1][0])
+    asked = read_request(f"{arguments.subject} {arguments.metric} {window}")
+    with closing(connect(arguments)) as client:
+        curve = read_curve(client, asked)
+    if arguments.json:
+        write_json(curve)
+        return
+    changes = curve_changes(curve, CURVE_WIDTH)
+    sections = [curve_chart(curve, CURVE_WIDTH, CURVE_ROWS), curve_numbers(curve, CURVE_WIDTH)]
+    write_lines(section_lines([*sections, *([changes] if changes else []), curve_steps(curve, LINES)]))
 
 
 def import_history(arguments: argparse.Namespace) -> int:

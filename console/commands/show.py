@@ -268,6 +268,15 @@ def _stream_csv(arguments: argparse.Namespace, query: Query) -> None:
         print(f"{written:,} of {page.matched:,} written; --limit 0 writes all", file=sys.stderr)
 
 
+def page_of(client: Client, kind: Kind, filter: str, limit: int) -> dict[str, Any]:
+    """Rows of a list as `muster get --json` gives them. Raises SpecError for a filter that cannot be read."""
+    view = parse_view(kind, filter)
+    query = Query(
+        kind=kind, columns=view.columns or DEFAULT_COLUMNS[kind], where=view.terms, sort=view.sort or (), limit=limit
+    )
+    return _page_object(client.query(query))
+
+
 def _page_object(page: Page) -> dict[str, Any]:
     items = [dict(zip(page.columns, row, strict=True)) for row in page.rows]
     return {

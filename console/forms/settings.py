@@ -89,6 +89,12 @@ class ConsoleSettings:
     """The client id by which that provider knows it."""
     oidc_ca_file: str = ""
     """Certificates (PEM) that the provider's must come from, in place of the system's."""
+    chat_channel: str = ""
+    """Channel of the policy where an engine started from here announces proposals and findings; empty: nowhere."""
+    chat_secret_file: str = ""
+    """File, readable by you alone, that holds the secret shared with the chat (Slack: the signing secret)."""
+    chat_url: str = ""
+    """URL at which people reach this engine's HTTP service, for links in messages; empty: no links."""
     approval: str = "team"
     """Approval policy of a cell that was given none, where an engine is started from here: "team", or "solo" for one
     person."""

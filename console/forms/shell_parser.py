@@ -17,8 +17,8 @@ MAX_MEANT = 3
 """Commands that an error offers instead."""
 MIN_WORD = 4
 """Letters of a word that is looked up in what commands do."""
-ALIKE, VERY_ALIKE = 0.7, 0.85
-"""From 0 to 1: of a word that may have been meant, and of one that surely was."""
+LIKE, ALIKE, VERY_ALIKE = 0.6, 0.7, 0.85
+"""From 0 to 1: of one of a few words that may have been meant, of one of a hundred, and of one that surely was."""
 WIDTH = 80
 
 
@@ -120,7 +120,7 @@ class ShellParser(argparse.ArgumentParser):
         if isinstance(action, LateCommands):
             self.exit(2, wrong_command(self, str(value)))
         choices = [str(choice) for choice in action.choices]
-        near = nearest(str(value), choices)
+        near = nearest(str(value), choices, LIKE)
         hint = f"; did you mean {near}?" if near else ""
         if not near and len(choices) <= MAX_CHOICES:
             hint = f"; choose from {', '.join(choices)}"

@@ -36,6 +36,7 @@ from console.client.questions import PLACE, question_of, questions_of
 from console.server import idempotency
 from console.server.agents import AgentRoutes
 from console.server.authentication import MAX_LOGIN, Authentication, BrowserGuard, Doors
+from console.server.chat import ChatRoutes
 from console.server.idempotency import IdempotencyKeys
 from console.server.load_limits import BackPressure
 from console.server.operations import (
@@ -59,6 +60,7 @@ from console.server.request_handler import AT_LEAST, ReplicaReads, RequestHandle
 from console.server.served_process import error_handlers
 from console.server.submissions import SubmissionBatcher
 from console.server.watching import EventRoutes, Listings, PresenceRoutes
+from console.service.chat import Chat
 from console.service.local_client import LocalClient
 from engine.loop import EngineLoop
 from engine.model.errors import NotFoundError
@@ -428,9 +430,10 @@ def build_service(
     hosts: tuple[str, ...] = (*_LOOPBACK, "muster"),
     doors: Doors | None = None,
     provider: OpenIdProvider | None = None,
+    chat: Chat | None = None,
 ) -> ControlPlane:
     """Build the service, in the event loop that serves it. `hosts` are the names a request may address it by,
-    `doors` the ports it comes through; `provider` is the OpenID provider, where there is one."""
+    `doors` the ports it comes through; `provider` is the OpenID provider, and `chat` the chat, where there is one."""
     watch, pressure, keys = VersionWatch(loop), BackPressure(), IdempotencyKeys(loop)
     reads, metrics = ReplicaReads(loop, watch), Metrics(loop, pressure)
     events = EventRoutes(client, loop, watch, reads, metrics)
@@ -449,6 +452,7 @@ def build_service(
         *tokens.operations(),
         *AgentRoutes(loop, read_only=client.read_only).operations(),
         *metrics.operations(),
+        *ChatRoutes(client, chat).operations(),
     )
     described = OpenApiDescription(rows)
     operations = (*rows, *described.operations())

@@ -34,8 +34,10 @@ if TYPE_CHECKING:
     from console.service.local_client import LocalClient
     from console.service.token_store import PresentedToken
 
-OPEN_PATHS = ("/healthz", "/readyz")
-"""Served to whoever can connect: they say whether the server is up, and nothing else."""
+CHAT_PATH, APPROVAL_PATH = "/v1/chat/slack", "/v1/approval"
+"""Of who is believed by a signature of the chat, or of this engine: see `console.service.chat`."""
+OPEN_PATHS = ("/healthz", "/readyz", CHAT_PATH, APPROVAL_PATH)
+"""Served without a name. The first two say whether the server is up, and nothing else."""
 LOGIN_PATHS = ("/v1/login", "/v1/login/token")
 """Served to who has nothing to show yet: how to log in, and what proves it."""
 MAX_LOGIN = 32 * 1024
@@ -256,15 +258,21 @@ class BrowserGuard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            refused = self._why_not(dict(scope["headers"]), scope["scheme"] == "https")
+            refused = self._why_not(dict(scope["headers"]), scope["scheme"] == "https", link=_is_link(scope))
             if refused:
                 await refusal(Forbidden(refused, "Use the muster command or an HTTP client"))(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    def _why_not(self, headers: Mapping[bytes, bytes], tls: bool) -> str:
-        if b"origin" in headers or headers.get(b"sec-fetch-site", b"none") != b"none":
+    def _why_not(self, headers: Mapping[bytes, bytes], tls: bool, *, link: bool) -> str:
+        from_page = b"origin" in headers or headers.get(b"sec-fetch-site", b"none") != b"none"
+        if from_page and not link:
             return "requests of web pages are not served"
         host = headers.get(b"host", b"").decode("latin-1").lower()
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
         return "" if tls or name in self._hosts else f"host {host[:80]!a} is not served here"
+
+
+def _is_link(scope: Scope) -> bool:
+    """True for a link that somebody follows, as in a chat in the browser: it shows one page, which nothing reads."""
+    return scope["method"] == "GET" and scope["path"] == APPROVAL_PATH

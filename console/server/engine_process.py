@@ -34,6 +34,7 @@ from console.server.load_limits import DoorwayServer, OpenConnections, WatchedCo
 from console.server.operations import SaysVersion
 from console.server.served_process import after_loss, end_when_taken, stop_on_signals, uvicorn_config, wait_for_lease
 from console.service.advisor import Advisor
+from console.service.chat import Chat, chat_of
 from console.service.drafting import Drafting
 from console.service.forecasts import Forecasts, HistoryFindings
 from console.service.gate_watch import GateTicker, Notifier
@@ -84,12 +85,13 @@ async def run_server(
     secured: Sequence[socket.socket] = (),
     tls: Tls | None = None,
     provider: OpenIdProvider | None = None,
+    chat: Chat | None = None,
 ) -> None:
     """Serve on bound sockets, and with TLS on those that are `secured`, until a signal comes or, where signals are
     not ours to take, `stop` is set. Then new requests are refused and those under way are answered. `provider`
-    identifies people who come over the network, where there is one."""
+    identifies people who come over the network, and `chat` those who press its buttons, where there is one."""
     doors = Doors(guarded=guarded_ports(sockets, secured))
-    service = build_service(client, loop, doors=doors, provider=provider)
+    service = build_service(client, loop, doors=doors, provider=provider, chat=chat)
     if doors.guarded:
         more_files()
     connections = OpenConnections()
@@ -287,7 +289,8 @@ def _serve(served: ServeOptions, engine: Engine) -> None:
         policies = Policies(engine, audit, wall_ms, default=SOLO if served.solo else TEAM)
         gate = Gate(engine, policies, audit)
         _say_begun(engine, gate, served)
-        ticker, notifier = GateTicker(loop, gate), Notifier(loop, gate)
+        chat = chat_of(served.settings)
+        ticker, notifier = GateTicker(loop, gate), Notifier(loop, gate, chat, recommender.standing_out)
         setup = setup_of(served.settings)
         key = key_source(setup.endpoint, served.settings.model_key_file)
         model = ModelDrafter(setup, key, call=loop.call, audit=audit, wall_ms=wall_ms)
@@ -329,7 +332,9 @@ def _serve(served: ServeOptions, engine: Engine) -> None:
             after.callback(helper.stop)
         ready, provider = functools.partial(_say_ready, served), _provider(served.settings)
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(run_server(client, loop, plain, ready, secured=secured, tls=served.tls, provider=provider))
+            runner.run(
+                run_server(client, loop, plain, ready, secured=secured, tls=served.tls, provider=provider, chat=chat)
+            )
         print("muster engine stops", file=sys.stderr, flush=True)
 
 

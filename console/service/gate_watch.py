@@ -11,6 +11,7 @@ reads what is due and writes down the outcome.
     log:                  one line of the engine's own log
     file:/path            one JSON object, as a line
     webhook:https://…     one JSON object by POST, with the message's key as Idempotency-Key
+    slack:https://…       a message of a Slack-compatible chat, by POST to its incoming webhook (`console.service.chat`)
 
 A message may come twice, with the same key, if the engine ends between sending and writing that down.
 """
@@ -21,16 +22,19 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from console.service.chat import link_of, message_of
 from console.text.guarded_streams import inert_json
 from console.text.terminal_text import printable
 from engine.model.errors import MusterError, UnreachableError
 from runbooks.gate.store import OutboxMessage, error_of
 
 if TYPE_CHECKING:
+    from console.service.chat import Chat
     from engine.loop import EngineLoop
     from runbooks.gate.approval_gate import Gate
 
@@ -117,9 +121,19 @@ TIMEOUT_S = 5.0
 class Notifier:
     """Delivers the messages of one gate."""
 
-    def __init__(self, loop: EngineLoop, gate: Gate) -> None:
+    def __init__(
+        self,
+        loop: EngineLoop,
+        gate: Gate,
+        chat: Chat | None = None,
+        findings: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
+        """`chat`: where proposals and findings are announced; None: nowhere. `findings`: id -> text of what stands out
+        now."""
         self._loop = loop
         self._gate = gate
+        self._chat = chat
+        self._findings = findings
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="notifier", daemon=True)
 
@@ -140,6 +154,7 @@ class Notifier:
 
     def turn(self) -> None:
         """Send the messages that are due. A channel that fails delays its own messages only."""
+        self._announce()
         due, channels = self._loop.call(lambda _: (self._gate.outbox.due(), self._gate.channels()))
         failed: set[str] = set()
         for message in due:
@@ -147,27 +162,39 @@ class Notifier:
                 return
             if message.channel in failed:
                 continue
-            error = _sent(message, channels.get(message.channel, ""))
+            error = self._sent(message, channels.get(message.channel, ""))
             if error:
                 failed.add(message.channel)
             self._loop.call(lambda _, m=message, e=error: self._gate.outbox.settle(m, e))  # type: ignore[misc]
 
+    def _announce(self) -> None:
+        """Queue what waits for votes, and what stands out, for the chat. Each is told once."""
+        if self._chat is None:
+            return
+        channel = self._chat.channel
+        found = {
+            f"finding:{id_}:{channel}": ("", f"Finding {id_}: {text}. See: muster recommend")
+            for id_, text in self._findings().items()
+        }
+        self._loop.call(lambda _: self._gate.announce(channel))
+        self._loop.call(lambda _: self._gate.tell(channel, found))
 
-def _sent(message: OutboxMessage, address: str) -> str:
-    """Send a message; returns the reason when it failed, else nothing."""
-    try:
-        send(message, address)
-    except Exception as error:  # a channel is the world outside: whatever it does, the others go on
-        return error_of(error)
-    return ""
+    def _sent(self, message: OutboxMessage, address: str) -> str:
+        """Send a message; returns the reason when it failed, else nothing."""
+        try:
+            send(message, address, self._chat)
+        except Exception as error:  # a channel is the world outside: whatever it does, the others go on
+            return error_of(error)
+        return ""
 
 
-def send(message: OutboxMessage, address: str) -> None:
-    """Send a message to the address of its channel. Raises whatever prevents it."""
+def send(message: OutboxMessage, address: str, chat: Chat | None = None) -> None:
+    """Send a message to the address of its channel. `chat`: adds links, and buttons where a press can be believed.
+    Raises whatever prevents it."""
     kind, _, where = address.partition(":")
     body = {
         "key": message.key, "proposal": f"P-{message.number}" if message.number else "", "channel": message.channel,
-        "text": message.text, "created_ms": message.created_ms,
+        "text": message.text, "created_ms": message.created_ms, "link": link_of(message, chat),
     }  # fmt: skip
     if kind == "log":
         print(f"muster: {printable(message.channel)}: {printable(message.text)}", file=sys.stderr, flush=True)
@@ -175,6 +202,8 @@ def send(message: OutboxMessage, address: str) -> None:
         _append(where, inert_json(msgspec.json.encode(body, order="sorted").decode()).encode() + b"\n")
     elif kind == "webhook":
         _post(where, msgspec.json.encode(body, order="sorted"), message.key)
+    elif kind == "slack":
+        _post(where, msgspec.json.encode(message_of(message, chat)), message.key)
     else:
         raise LookupError(f"the policy has no channel {message.channel[:40]!a} any more")
 

@@ -13,7 +13,7 @@ import copy
 import functools
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
@@ -219,6 +219,10 @@ class LocalClient(Client):
         self.presence = Presence()
         self._written: dict[str, int] = {}
         """By account: the version in which its last change is seen."""
+
+    def tell(self, channel: str, messages: Mapping[str, tuple[str, str]]) -> None:
+        """Queue messages for a channel of the policy: key -> (proposal id or nothing, text)."""
+        self._loop.call(lambda _: self._gate.tell(channel, messages))
 
     def acting_as(self, actor: Actor) -> LocalClient:
         """The same client in another person's name."""

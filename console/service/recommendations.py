@@ -17,6 +17,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -57,6 +58,8 @@ SEEDS = MIN_RUNS
 MAX_SECONDS = 45.0
 """Wall time of one try; then what it has found by then stands."""
 LOOK_S = 0.1
+MAX_ANNOUNCED = 3
+"""Findings that a chat is told of at a time: what is worth most."""
 WAITING = SuggestionTrial(state="waiting")
 
 _NO_EDIT = "the twin has no edit for {action}"
@@ -309,6 +312,12 @@ class Recommender:
                 followed=tuple(self._store.followed[: -SHOWN_FOLLOWED - 1 : -1]),
                 unknown=found.unknown,
             )
+
+    def standing_out(self) -> dict[str, str]:
+        """Id -> text of what was worth most at the last look and names an action; no look is made for it."""
+        found = self._found
+        named = () if found is None else (each for _, each in found.rated if each.action != "notify")
+        return {each.id: each.finding for each in islice(named, MAX_ANNOUNCED)}
 
     def recommendation(self, id_: str) -> Recommendation:
         """One recommendation, which is tried on the twin next. Raises NotFoundError."""

@@ -23,6 +23,7 @@ from engine.model.specs import WorkloadState
 from engine.reads import overview
 from engine.reads.overview import CPU, GPU, Ended, GaugeReading, Gauges
 from engine.state.machines import Peaks
+from engine.state.queue_tree import UNLIMITED
 from recommender.history.metrics import (
     CELL,
     DAY_MS,
@@ -235,6 +236,7 @@ class Collector:
         if gpu:
             values |= {"capacity_gpu": gpu * ready, "used_gpu": used_gpu, "demand_gpu": demand_gpu}
         if self._begun:
+            values |= _quantiles("wait", look.wait_ms[look.wait_pool == row])
             values["evicted"] = int((look.evicted_pool == row).sum())
             if self._taken is not None and row < len(self._taken):
                 values["interrupted"] = max(look.taken[row] - self._taken[row], 0)
@@ -270,7 +272,10 @@ class Collector:
                 "failed": up.all(_by(ended[0][ended[1] == WorkloadState.FAILED], up.size)),
                 "evicted": up.all(_by(look.evicted_queue, up.size)),
             }
+        none = np.zeros(0, np.int64)
         waits = up.gathered(look.wait_queue, look.wait_ms) if self._begun else {}
+        waited = up.gathered(look.waiting_queue, look.waiting_ms)
+        quota = [up.all([max(own[i], 0) for own in look.queue_quota]) for i in range(2)]
         used = [*look.queue_used]
         tops = [row for row, parent in enumerate(look.parents) if parent < 0]
         used.append((sum(used[row][0] for row in tops), sum(used[row][1] for row in tops)))
@@ -283,10 +288,12 @@ class Collector:
                 values |= {"demand_gpu": used[row][1] + gpu[row], "used_gpu": used[row][1]}
             if name:
                 values["cost_rate"] = cost[row]
-            if row in waits:
-                ordered = np.sort(waits[row])
-                for metric, percent in (("wait_p50_s", 50), ("wait_p95_s", 95)):
-                    values[metric] = float(ordered[len(ordered) * percent // 100]) / 1000
+                values |= {
+                    metric: quota[i][row]
+                    for i, metric in enumerate(("quota_cpu", "quota_gpu")[: 1 + gpus])
+                    if look.queue_quota[row][i] != UNLIMITED
+                }
+            values |= _quantiles("wait", waits.get(row, none)) | _quantiles("waiting", waited.get(row, none))
             yield name, values
 
     def _of_tenants(self, look: GaugeReading, gpus: bool) -> Iterator[tuple[str, dict[str, float]]]:
@@ -320,8 +327,9 @@ class _Sums:
     def gathered(self, queues: Any, values: Any) -> dict[int, Any]:
         """Values of each queue and all below it, of those that have some."""
         found: dict[int, list[Any]] = {}
-        for row in sorted(set(queues.tolist())):
-            own = values[queues == row]
+        order = np.argsort(queues, kind="stable")
+        rows, begins = np.unique(queues[order], return_index=True)
+        for row, own in zip(rows.tolist(), np.split(values[order], begins[1:]), strict=False):
             above = row
             while True:
                 found.setdefault(above, []).append(own)
@@ -334,6 +342,15 @@ class _Sums:
 def _by(rows: Any, size: int, weights: Any = None) -> list[float]:
     sums: list[float] = np.bincount(rows, weights=weights, minlength=size)[:size].tolist()
     return sums
+
+
+def _quantiles(what: str, waits_ms: Any) -> dict[str, float]:
+    """Median and 95th percentile of these waits, by metric; none of no waits."""
+    if not len(waits_ms):
+        return {}
+    places = [len(waits_ms) * percent // 100 for percent in (50, 95)]
+    ordered = np.partition(waits_ms, places)
+    return {f"{what}_p{n}_s": float(ordered[at]) / 1000 for n, at in zip((50, 95), places, strict=True)}
 
 
 def _asked_pools(look: GaugeReading) -> list[list[float]]:

@@ -24,6 +24,8 @@ _EIGHTHS = " ▁▂▃▄▅▆▇█"
 BAND, ABOVE, LIMIT, NOW, MARK, BEYOND = "░", "▒", "═", "│", "┊", "▴"
 """Signs of a ribbon besides its line: the band, the band above the limit, the limit, the columns of now and of the
 mark, and a value above the scale."""
+CHANGE = "▲"
+"""Sign on the axis of time where something was changed."""
 FILLS = "█▒░╳+o·=:"
 """Signs of the parts of a stack, from the lowest on."""
 _STEPS_MS = tuple(n * 60_000 for n in (1, 5, 15, 30, 60, 180, 360, 720, 1440, 2880, 10_080, 20_160, 43_200, 129_600))
@@ -89,33 +91,34 @@ def ribbon(
     *,
     mark: int | None = None,
     now: int | None = None,
-    limit: int | None = None,
+    limit: int | Values | None = None,
 ) -> list[Spans]:
     """Quantiles over time, later to the right: `height` lines of `width` cells, the highest first. The middle is a
-    line, what lies between low and high is shaded; `limit` is a level, above which the shade is darker; `now` and
-    `mark` are columns of `width`. Where columns are fewer than values, the band holds all of them."""
+    line, what lies between low and high is shaded; `limit` is a level, or one for each value, above which the shade is
+    darker; `now` and `mark` are columns of `width`. Where columns are fewer than values, the band holds all of them."""
     if width < 1 or height < 1:
         return []
     lows, mids, highs = spread(low, width, min), spread(mid, width), spread(high, width, max)
+    limits = [limit] * width if limit is None or isinstance(limit, int) else spread(limit, width)
     cells: list[list[tuple[str, str]]] = [[(" ", "")] * width for _ in range(height)]
-    _shade(cells, lows, highs, top, limit)
+    _shade(cells, lows, highs, top, limits)
     for column, sign in ((now, NOW), (mark, MARK)):
         if column is not None and 0 <= column < width:
             for line in cells:
                 line[column] = (sign, "accent")
-    if limit is not None and 0 <= limit <= max(1, top):
-        cells[row_of(limit, top, height)] = [
-            cell if cell[0] in (NOW, MARK) else (LIMIT, "warn") for cell in cells[row_of(limit, top, height)]
-        ]
+    for column, level in enumerate(limits):
+        if level is not None and 0 <= level <= max(1, top):
+            line = cells[row_of(level, top, height)]
+            line[column] = line[column] if line[column][0] in (NOW, MARK) else (LIMIT, "warn")
     _draw_line(cells, mids, top)
     return [_spans(line) for line in reversed(cells)]
 
 
-def _shade(cells: list[list[tuple[str, str]]], lows: Values, highs: Values, top: int, limit: int | None) -> None:
-    edge = len(cells) if limit is None else row_of(limit, top, len(cells))
-    for column, (low, high) in enumerate(zip(lows, highs, strict=True)):
+def _shade(cells: list[list[tuple[str, str]]], lows: Values, highs: Values, top: int, limits: Values) -> None:
+    for column, (low, high, limit) in enumerate(zip(lows, highs, limits, strict=True)):
         if low is None or high is None or low == high:
             continue
+        edge = len(cells) if limit is None else row_of(limit, top, len(cells))
         for row in range(row_of(min(low, high), top, len(cells)), row_of(max(low, high), top, len(cells)) + 1):
             cells[row][column] = (ABOVE, "warn") if row > edge else (BAND, "dim")
 
@@ -250,9 +253,9 @@ def framed(lines: Sequence[Spans], top: int, text: Callable[[int], str]) -> list
     ]
 
 
-def time_axis(begin_ms: int, end_ms: int, width: int, indent: int) -> list[Spans]:
+def time_axis(begin_ms: int, end_ms: int, width: int, indent: int, changes: Sequence[int] = ()) -> list[Spans]:
     """Two lines below a chart of `width` columns whose axis of values takes `indent` cells: ticks at round times (UTC),
-    and what they are: the time of day, or the date at midnight."""
+    and what they are: the time of day, or the date at midnight. Columns of `changes` have a sign of their own."""
     if width < 1 or end_ms <= begin_ms:
         return []
     ticks, labels = ["─"] * width, [" "] * width
@@ -264,9 +267,14 @@ def time_axis(begin_ms: int, end_ms: int, width: int, indent: int) -> list[Spans
             label = timestamp(at_ms)[5:10] if at_ms % _DAY_MS == 0 else timestamp(at_ms)[11:16]
             labels[column : column + _LABEL] = label
             free = column + _LABEL + 1
+    for column in changes:
+        ticks[column] = CHANGE
     zone = fit("UTC", indent - 1, right=True) if indent > 3 else ""
     return [
-        ((" " * max(0, indent - 1) + ("└" if indent else ""), "faint"), ("".join(ticks), "faint")),
+        (
+            (" " * max(0, indent - 1) + ("└" if indent else ""), "faint"),
+            *_spans([(tick, "accent" if tick == CHANGE else "faint") for tick in ticks]),
+        ),
         ((fit(zone, indent), "dim"), ("".join(labels), "dim")),
     ]
 

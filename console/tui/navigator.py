@@ -313,6 +313,7 @@ _PAGES: dict[str, tuple[str, str, Literal["", "log", "argument"]]] = {
     "topology": ("nodes", "TopologyPane", "argument"),
     "recommendations": ("proposals", "RecommendationsPane", ""),
     "forecast": ("forecast", "ForecastPane", "argument"),
+    "curve": ("curve", "CurvePane", "argument"),
     "cost": ("cost", "cost_page", "argument"),
     "mirror": ("outside", "MirrorPane", ""),
     "intents": ("outside", "IntentsPane", ""),

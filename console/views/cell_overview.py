@@ -435,7 +435,7 @@ def now_lines(
 def fleet(view: Overview, width: int, resources: int = 4) -> Section:
     main = "gpu_milli" if view.capacity.get("gpu_milli") else "cpu_milli"
     amounts = _fleet_parts(view, main)
-    lines = [Line(tuple(bar(amounts, width)))]
+    lines = [Line(tuple(bar(amounts, width)), f"curve cell {main.removesuffix('_milli')}")]
     told = [(part, quantity(main, amount)) for part, amount in amounts if amount]
     lines += _legend_lines(told, width)
     lines += _beside(view, width)
@@ -533,7 +533,9 @@ def trend(view: Overview, width: int, height: int = 2) -> Section:
     queued = shrink([count for _, _, count in samples], width - 8)
     label = "GPU use" if view.capacity.get("gpu_milli") else "CPU use"
     lines = _curve(label, permille(samples[-1][1]), graph(use, height, 1000), "bar")
-    lines += _curve("queued", f"{samples[-1][2]:,}", graph(queued, height, max(1, *queued)), "warn")
+    lines[0] = lines[0]._replace(link=f"curve cell {label[:3].lower()}")
+    queue = _curve("queued", f"{samples[-1][2]:,}", graph(queued, height, max(1, *queued)), "warn")
+    lines += [queue[0]._replace(link="curve cell length"), *queue[1:]]
     return Section("Trend", tuple(lines), f"last {duration(samples[-1][0] - samples[0][0])}")
 
 

@@ -6,7 +6,7 @@ A cell is a text that has passed `printable`, and a tone (see `console.text.tone
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from typing import Any, NamedTuple
@@ -82,6 +82,17 @@ SHARE_OF = ("gpu_used", "gpu_nominal", "cpu_used", "cpu_nominal")
 SUMMED: dict[Kind, tuple[str, str]] = {"workloads": ("gpu", "cpu"), "nodes": ("gpu", "cpu")}
 """Columns by which marked rows are added up."""
 _WIDEST = {"id": 40, "name": 60, "queue": 28, "pool": 20, "rack": 16, "reason": 22}
+
+
+CURVES: dict[Kind, tuple[str, dict[str, str]]] = {
+    "queues": ("queue", {
+        "queued": "length", "running": "running", "oldest_wait": "age", "gpu_used": "gpu", "gpu_nominal": "gpu",
+        "gpu_borrowed": "gpu", "gpu_lent": "gpu", "cpu_used": "cpu", "cpu_nominal": "cpu",
+    }),
+    "pools": ("pool", {"nodes": "nodes", "ready": "nodes", "down": "nodes_down", "price": "price"}),
+    "nodes": ("node", {}),
+}  # fmt: skip
+"""Kind of a row's subject in the history, and the curve of a column (`console.views.curves`)."""
 
 
 @dataclass
@@ -192,6 +203,15 @@ def every_column(kind: Kind) -> dict[str, Column]:
     """All that can be shown of a kind, by name."""
     share = (SHARE,) if kind == "queues" else ()
     return {column.name: column for column in (*COLUMNS[kind], *share)}
+
+
+def curve_of_row(kind: Kind, name: str, cells: Mapping[str, str], column: str) -> str:
+    """The argument of `:curve` for a row of a list that is sorted by a column; of work it is its queue's. Empty where
+    nothing of it is measured."""
+    of, curves = CURVES.get(kind, ("", {}))
+    if of:
+        return f"{of}:{name} {curves.get(column, '')}".rstrip()
+    return f"queue:{cells['queue']}" if "queue" in cells else ""
 
 
 def rows_that_match(rows: Sequence[Row], headings: Sequence[Heading], terms: Sequence[Term]) -> list[Row]:

@@ -128,7 +128,8 @@ def _state(known: QueuePageData, width: int) -> Section:
     detail, spec, row = known.detail, known.detail.spec, known.row
     glyph, tone = state_look(detail.mode)
     counts = ", ".join(f"{row[name]:,} {name}" for name in ("queued", "held", "waiting", "running") if row.get(name))
-    lines = [Line(((f"{glyph} {printable(detail.mode)}", tone), (f"  {counts or 'no work'}", "")))]
+    length = f"curve queue:{printable(detail.name)} length"
+    lines = [Line(((f"{glyph} {printable(detail.mode)}", tone), (f"  {counts or 'no work'}", "")), length)]
     if detail.closed_by:
         closed = printable(detail.closed_by)
         lines.append(Line((("closed by  ", "warn"), (closed, "link")), f"queue {closed}"))
@@ -188,9 +189,13 @@ def _quota(known: QueuePageData, vertex: VertexReport | None, width: int) -> Sec
         limited = row.get(f"{name.partition('_')[0]}_nominal") is not None or nominal is not None
         if not limited and not used:
             continue
-        lines += _amounts(
+        amounts = _amounts(
             title, name, used, nominal if nominal is not None else (0 if limited else None), vertex, name, width
         )
+        if name in ("gpu_milli", "cpu_milli"):
+            curve = f"curve queue:{printable(known.detail.name)} {name.removesuffix('_milli')}"
+            amounts[0] = amounts[0]._replace(link=curve)
+        lines += amounts
         lines += _limits(spec, name, width)
     for flavor in spec.flavors:
         lines += _flavor(flavor, vertex, width)
@@ -325,7 +330,7 @@ def _waiting(known: QueuePageData, width: int) -> Section:
     elif known.waiting.matched > len(lines):
         rest = f"all {known.waiting.matched:,} that wait"
         lines.append(Line(((rest, "link"),), f"workloads state:queued {work_filter(known.detail)} sort:-wait"))
-    return Section("Waits longest", tuple(lines), f"{known.waiting.matched:,} wait")
+    return Section("Waits longest", tuple(lines), f"{known.waiting.matched:,} wait", "p plots the waits")
 
 
 def _waits(values: dict[str, Any], width: int) -> Line:

@@ -6,6 +6,7 @@ the shell. Every part of a bar has its own sign, so that it reads without colour
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -43,6 +44,23 @@ def section_lines(sections: Sequence[Section]) -> list[str]:
         lines += [section.title, *(f"  {part}" for part in below)] if below else [head]
         lines += [("  " + "".join(text for text, _ in line.spans)).rstrip() for line in section.lines]
     return lines
+
+
+_CURVED = re.compile(r'curve (?P<asked>.+)|(?:nodes |workloads )?(?P<of>queue|node|pool|tenant)[ :]"?(?P<name>[^"]+)"?')
+"""Links to something that is measured over time."""
+_CELL_CURVES = {
+    "cost": "cell cost",
+    "nodes state:down": "cell nodes_down",
+    "workloads state:queued sort:-wait": "cell age",
+}
+
+
+def curve_of(link: str) -> str:
+    """The argument of `:curve` for what a link leads to; empty where that is not measured."""
+    found = _CURVED.fullmatch(link)
+    if found is None:
+        return _CELL_CURVES.get(link, "")
+    return found["asked"] or f"{found['of']}:{found['name']}"
 
 
 def text_line(text: str, tone: str = "", link: str = "") -> Line:

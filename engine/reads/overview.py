@@ -58,6 +58,8 @@ class GaugeReading(NamedTuple):
     """By queue, row of its parent; -1 for none. A parent comes before its children."""
     queue_used: list[tuple[int, int]]
     """By queue, (CPU, GPU) milli of all below it."""
+    queue_quota: list[tuple[int, int]]
+    """By queue, its own nominal (CPU, GPU) milli without those below it; UNLIMITED where its tree has no limit."""
     queue_running: list[int]
     """By queue, without those below it; so are the next."""
     queue_waiting: Numbers
@@ -70,6 +72,9 @@ class GaugeReading(NamedTuple):
     tenant_waiting_gpu: Numbers
     waiting_classes: list[tuple[WorkloadClass, int]]
     """(what is asked for, how many wait for that and may start)"""
+    waiting_queue: Numbers
+    waiting_ms: Numbers
+    """Queue and wait so far of each of those."""
     account_tenant: Numbers
     account_queue: Numbers
     account_rate: Numbers
@@ -77,8 +82,9 @@ class GaugeReading(NamedTuple):
     started_queue: Numbers
     """Queue of each workload that started in the interval."""
     wait_queue: Numbers
+    wait_pool: Numbers
     wait_ms: Numbers
-    """Queue and wait of each that started for the first time in the interval."""
+    """Queue, pool (-1: not known) and wait of each that started for the first time in the interval."""
     evicted_queue: Numbers
     evicted_pool: Numbers
     """Queue and pool (-1: not known) of each that was preempted in the interval."""
@@ -180,6 +186,9 @@ class Gauges:
             queues=tuple(queues.specs),
             parents=[path[1] if len(path) > 1 else -1 for path in queues.path],
             queue_used=[(vector[CPU], vector[GPU]) for vector in map(queues.used_vector, range(len(queues.specs)))],
+            queue_quota=[
+                (queues.nominal_at(row, CPU), queues.nominal_at(row, GPU)) for row in range(len(queues.specs))
+            ],
             queue_running=[sum(counts.values()) for counts in state.workloads_of_queue],
             queue_waiting=np.bincount(waiting_queue, minlength=len(queues.specs)),
             queue_waiting_cpu=_sums(waiting_queue, request[:, CPU], len(queues.specs)),
@@ -189,11 +198,14 @@ class Gauges:
             tenant_waiting_cpu=_sums(waiting_tenant, request[:, CPU], len(w.tenants.names)),
             tenant_waiting_gpu=_sums(waiting_tenant, request[:, GPU], len(w.tenants.names)),
             waiting_classes=classes,
+            waiting_queue=waiting_queue,
+            waiting_ms=now_ms - view(w.submitted)[waiting],
             account_tenant=view(state.ledger.account_tenant).copy(),
             account_queue=view(state.ledger.account_queue).copy(),
             account_rate=view(state.ledger.accounts.rate).copy(),
             started_queue=queue[starts],
             wait_queue=queue[first],
+            wait_pool=pool[first],
             wait_ms=started[first] - view(w.submitted)[some[first]],
             evicted_queue=queue[evicted],
             evicted_pool=pool[evicted],

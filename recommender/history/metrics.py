@@ -50,11 +50,19 @@ METRICS: dict[str, TelemetryMetric] = {
     "nodes": TelemetryMetric("nodes", ("cell", "pool"), "nodes there are"),
     "nodes_down": TelemetryMetric("nodes", ("cell", "pool"), "nodes that are down"),
     "demand_nodes": TelemetryMetric("nodes", ("pool",), "nodes that what runs and waits would fill"),
+    "quota_gpu": TelemetryMetric("milli", ("queue",), "GPU quota of the queue and of all below it"),
+    "quota_cpu": TelemetryMetric("milli", ("queue",), "CPU quota of the queue and of all below it"),
     "waiting": TelemetryMetric("workloads", _FLOW, "workloads that wait and may start"),
     "running": TelemetryMetric("workloads", _FLOW, "workloads that are placed or run"),
-    "wait_p50_s": TelemetryMetric("s", _FLOW, "median wait of those that first started in the interval", sparse=True),
+    "wait_p50_s": TelemetryMetric(
+        "s", (*_FLOW, "pool"), "median wait of those that first started in the interval", sparse=True
+    ),
     "wait_p95_s": TelemetryMetric(
-        "s", _FLOW, "95th percentile of the wait of those that first started in the interval", sparse=True
+        "s", (*_FLOW, "pool"), "95th percentile of the wait of those that first started in the interval", sparse=True
+    ),
+    "waiting_p50_s": TelemetryMetric("s", _FLOW, "median wait so far of those that wait and may start", sparse=True),
+    "waiting_p95_s": TelemetryMetric(
+        "s", _FLOW, "95th percentile of the wait so far of those that wait and may start", sparse=True
     ),
     "started": TelemetryMetric("count", _FLOW, "workloads that started", True),
     "finished": TelemetryMetric("count", _FLOW, "workloads that finished", True),

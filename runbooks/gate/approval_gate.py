@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import msgspec
@@ -440,6 +440,47 @@ class Gate:
         self.outbox.deliver()
         self.audit.after()
 
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    def announce(self, channel: str) -> None:
+        """Queue a message for each revision that waits for votes and was not announced on this channel. Its key says
+        whether votes on it must be signed."""
+        now_ms = self._now()
+        waiting = self._engine.recorded(
+            lambda connection: [
+                (row, self._status.listed(connection, row))
+                for row in (store.in_states(connection, ("awaiting",)) if self._any(connection) else ())
+                if not self.outbox.has(connection, announcement_keys(row.digest, channel))
+            ]
+        )
+        if not waiting:
+            return
+
+        def write(connection: Connection) -> None:
+            for row, shown in waiting:
+                free, signed = announcement_keys(row.digest, channel)
+                text = f"{shown.id} waits for {shown.need}: {shown.title} [{shown.tier}]. Asked by {row.author}"
+                key = signed if shown.signed else free
+                self.outbox.put(connection, key, row.number, channel, text[:500], now_ms)
+
+        self._engine.record(write)
+
+    def tell(self, channel: str, messages: Mapping[str, tuple[str, str]]) -> None:
+        """Queue messages: key -> (proposal id or nothing, text). A key that was queued before is left out."""
+        now_ms = self._now()
+        known = self._engine.recorded(
+            lambda connection: {key for key in messages if self.outbox.has(connection, (key,))}
+        )
+        new = {key: each for key, each in messages.items() if key not in known}
+
+        def write(connection: Connection) -> None:
+            for key, (proposal, text) in new.items():
+                number = store.number_of(proposal) if proposal else 0
+                self.outbox.put(connection, key, number, channel, text[:500], now_ms)
+
+        if new:
+            self._engine.record(write)
+
     # -- looking ------------------------------------------------------------------------------------------------------
 
     def proposal(self, proposal_id: str) -> Proposal:
@@ -571,10 +612,11 @@ class DraftedPlan(NamedTuple):
 
 
 def source_of(actor: Actor, request: Request, runbook: RunbookRef | None) -> Source:
-    """The source of a plan. A request may claim that a machine drafted it. It cannot make a machine's plan a person's,
-    a model's plan a rule's, or anything an approved runbook."""
+    """The source of a plan. A request may claim that a machine or an agent drafted it. It cannot make a machine's plan
+    a person's, a model's plan a rule's, or anything an approved runbook."""
     said = request.source
-    if said is not None and said.kind in (("model",) if actor.kind == "llm" else ("suggestion", "rule", "model")):
+    claims = ("model",) if actor.kind == "llm" else ("suggestion", "rule", "model", "agent")
+    if said is not None and said.kind in claims:
         return said
     name = actor.subject.rpartition(":")[2]
     if actor.kind == "llm":
@@ -636,6 +678,11 @@ def plan_of(row: ProposalRow, drafted: DraftedPlan, in_force: Policy, reason: Se
         start=request.start,
         expires_ms=now_ms + need.expiry_ms,
     )
+
+
+def announcement_keys(digest: str, channel: str) -> tuple[str, str]:
+    """Keys of the message that announces a plan: where votes need no signature, and where they do."""
+    return f"{digest}:awaiting:{channel}", f"{digest}:signing:{channel}"
 
 
 def outcome_of(shown: Proposal, waits_for: str) -> Outcome:

@@ -136,7 +136,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     freezes: tuple[FreezeSpec, ...] = ()
     break_glass: BreakGlass = BreakGlass()
     channels: tuple[tuple[str, str], ...] = ()
-    """(id, where to): "log:", "file:/path", "webhook:https://…"."""
+    """(id, where to): "log:", "file:/path", "webhook:https://…", "slack:https://…"."""
 
     def canonical(self) -> bytes:
         """The bytes that are signed and hashed, as of a plan."""

@@ -457,10 +457,10 @@ def _person_words(person: Person) -> tuple[str, ...]:
 def _channel_words(target: str) -> str:
     """Without what may be secret: the path and query of a web address."""
     kind, _, rest = target.partition(":")
-    if kind != "webhook":
+    if kind not in ("webhook", "slack"):
         return target
     scheme, _, host = rest.partition("://")
-    return f"webhook:{scheme}://{host.partition('/')[0].partition('?')[0]}/…"
+    return f"{kind}:{scheme}://{host.partition('/')[0].partition('?')[0]}/…"
 
 
 def _percent(permille: int) -> str:

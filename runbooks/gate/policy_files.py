@@ -54,6 +54,7 @@ ID = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?")
 ACCOUNT = re.compile(
     r"tcp|unix:(?:0|[1-9][0-9]{0,9})"
     r"|cert:[A-Za-z0-9](?:[A-Za-z0-9._@-]{0,62}[A-Za-z0-9])?"
+    r"|slack:[A-Z0-9]{1,32}/[A-Z0-9]{1,32}"
     r"|oidc:https?://[a-z0-9.-]+(?::[0-9]{1,5})?(?:/[A-Za-z0-9._~/-]{0,200})?#[!-~]{1,255}"
 )
 RESERVED = frozenset((
@@ -428,13 +429,13 @@ def _check_channels(policy: Policy) -> None:
         kind, _, rest = target.partition(":")
         if kind == "file" and rest.startswith("/") and ".." not in rest.split("/"):
             continue
-        if kind == "webhook" and _is_web_address(rest):
+        if kind in ("webhook", "slack") and _is_web_address(rest):
             continue
         if target != "log:":
             raise SpecError(
                 f"channels.{name}",
                 f"{target[:40]!a} is no channel",
-                "Write log:, file:/path or webhook:https://host/path",
+                "Write log:, file:/path, webhook:https://host/path or slack:https://host/path",
             )
     glass = policy.break_glass
     for name in glass.channels:
@@ -463,7 +464,7 @@ def _check_accounts(accounts: tuple[str, ...], where: str) -> None:
             raise SpecError(
                 where,
                 f"{account[:40]!a} is not an account",
-                "Write unix:1000, the number of `id -u`, cert:NAME, oidc:ISSUER#SUBJECT, or tcp",
+                "Write unix:1000, the number of `id -u`, cert:NAME, oidc:ISSUER#SUBJECT, slack:TEAM/USER, or tcp",
             )
     if len(set(accounts)) < len(accounts):
         raise SpecError(where, "has an account twice", "Give it once")

@@ -444,6 +444,10 @@ class Outbox:
             rows = reread(connection, OUTBOX, OUTBOX.c.key == key)
             self._say(connection, "outbox.queued", number, {"key": key, "channel": channel}, rows)
 
+    def has(self, connection: Connection, keys: Sequence[str]) -> bool:
+        """True when a message with one of these keys was queued, whatever became of it."""
+        return connection.execute(select(OUTBOX.c.key).where(OUTBOX.c.key.in_(keys))).first() is not None
+
     def deliver(self) -> None:
         """Send what is due by `send`, if that is set."""
         if self.send is None:

@@ -14,7 +14,9 @@ from console.client.oidc import OpenIdProvider
 from console.client.sockets import Tls, bind_unix
 from console.server.engine_process import new_event_loop, run_server
 from console.service.advisor import Advisor
+from console.service.chat import Chat
 from console.service.local_client import LocalClient
+from console.service.telemetry import Archive
 from engine.control import Engine
 from engine.loop import EngineLoop
 from engine.model.specs import WorkloadSpec
@@ -53,14 +55,16 @@ def serving(
     gate: Gate | None = None,
     provider: OpenIdProvider | None = None,
     tls: Tls | None = None,
+    archive: Archive | None = None,
+    chat: Chat | None = None,
 ) -> Iterator[None]:
     """The control plane of `loop` on a bound socket, on a thread of its own. Without a gate, one for one person."""
-    client = LocalClient(loop, gate or gate_of(loop.engine), Advisor(loop), read_only, name="lab")
+    client = LocalClient(loop, gate or gate_of(loop.engine), Advisor(loop), read_only, name="lab", archive=archive)
     ready = threading.Event()
     aio = new_event_loop()
     stop = asyncio.Event()
     plain, secured = ([bound], []) if tls is None else ([], [bound])
-    serve = run_server(client, loop, plain, ready.set, stop, secured=secured, tls=tls, provider=provider)
+    serve = run_server(client, loop, plain, ready.set, stop, secured=secured, tls=tls, provider=provider, chat=chat)
     thread = threading.Thread(target=lambda: aio.run_until_complete(serve), name="test-server")
     thread.start()
     try:
@@ -82,9 +86,11 @@ def socket_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def served_on_unix(loop: EngineLoop, *, read_only: bool = False, gate: Gate | None = None) -> Iterator[Path]:
+def served_on_unix(
+    loop: EngineLoop, *, read_only: bool = False, gate: Gate | None = None, archive: Archive | None = None
+) -> Iterator[Path]:
     """The path of a Unix socket that serves `loop`."""
     with socket_folder() as folder:
         path = folder / "engine.sock"
-        with serving(loop, bind_unix(path), read_only=read_only, gate=gate):
+        with serving(loop, bind_unix(path), read_only=read_only, gate=gate, archive=archive):
             yield path

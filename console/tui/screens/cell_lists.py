@@ -208,6 +208,10 @@ class QueuePane(DetailPane[QueuePageData]):
         return f"queue {self._queue}"
 
     @property
+    def measured(self) -> str:
+        return f"queue:{self._queue}"
+
+    @property
     def targets(self) -> tuple[ActionTarget, ...]:
         return (ActionTarget(self._queue, self.detail.detail.mode),) if self.detail else ()
 

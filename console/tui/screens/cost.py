@@ -107,6 +107,14 @@ class CostPane(ChartPane[Spending]):
         return f"by {printable(self._asked.by)}, {self._asked.days} days{', not all in: r' if self._stopped else ''}"
 
     @property
+    def measured(self) -> str:
+        return "cell cost"
+
+    @property
+    def curve(self) -> str:
+        return f"{super().curve.removesuffix(' cost')} cost"
+
+    @property
     def line(self) -> str:
         default = CostPageQuery()
         words = [f"by={self._asked.by}"] if self._asked.by != default.by else []

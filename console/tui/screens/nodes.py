@@ -482,6 +482,10 @@ class NodePane(DetailPane[NodeDetail]):
         return cut(printable(self._node_id), 32)
 
     @property
+    def measured(self) -> str:
+        return f"node:{self._node_id}"
+
+    @property
     def targets(self) -> tuple[ActionTarget, ...]:
         return (ActionTarget(self._node_id, self.detail.state),) if self.detail else ()
 

@@ -43,6 +43,10 @@ class OverviewPane(DetailPane[OverviewData]):
         return name if page in ("workload", "node", "queue", "proposal") else ""
 
     @property
+    def measured(self) -> str:
+        return "cell"
+
+    @property
     def TAILS(self) -> bool:  # type: ignore[override]
         """True where there is a third column, which shows recent events."""
         return self.app.size.width >= VERY_WIDE

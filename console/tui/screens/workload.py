@@ -34,6 +34,7 @@ from engine.executors.task_files import OutputPart, OutputRequest, ProcessReport
 from engine.model.errors import MusterError, NotFoundError, UnreachableError
 from engine.model.queries import Page, Query, Reason, Term, Unblocking, WorkloadDetail
 from engine.model.twin_queries import AskStart, RunStatus, StartEstimate
+from recommender.history.metrics import kind_of
 
 if TYPE_CHECKING:
     from console.client.protocol import Client, RuntimeEstimate
@@ -81,6 +82,15 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
     @property
     def targets(self) -> tuple[ActionTarget, ...]:
         return (ActionTarget(self._workload_id, self.detail.state),) if self.detail else ()
+
+    @property
+    def measured(self) -> str:
+        """While it waits, the waits of its queue; then what work of its kind uses."""
+        if self.detail is None:
+            return ""
+        kind = kind_of(self.detail.tenant, self.detail.name)
+        ran = self.detail.state in ("placed", "running", *OVER)
+        return f"kind:{kind}" if kind and ran else f"queue:{self.detail.queue} wait"
 
     def ask(self, client: Client) -> WorkloadDetail:
         return client.workload(self._workload_id)

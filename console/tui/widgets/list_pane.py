@@ -21,7 +21,18 @@ from console.text.terminal_text import printable, timestamp
 from console.tui.widgets.pane import AsOf, Connect, Pane
 from console.tui.widgets.table_rows import MOST
 from console.tui.widgets.window_table import Fetch, TablePosition, WindowTable
-from console.views.lists import KEY_COLUMN, LISTS, NEWEST_FIRST, SHARE, ListView, Row, Window, every_column, summary
+from console.views.lists import (
+    KEY_COLUMN,
+    LISTS,
+    NEWEST_FIRST,
+    SHARE,
+    ListView,
+    Row,
+    Window,
+    curve_of_row,
+    every_column,
+    summary,
+)
 from engine.model.errors import MusterError, RefusedError
 from engine.model.queries import Term
 
@@ -228,6 +239,15 @@ class ListPane(TablePane):
     @property
     def line(self) -> str:
         return f"{self.NAME} {self.view.line}".rstrip()
+
+    @property
+    def measured(self) -> str:
+        """Of the row under the cursor; the curve is that of the column it is sorted by. Of work it is its queue's."""
+        row = self.table.cursor_row
+        if row is None:
+            return ""
+        cells = {heading.name: text for heading, (text, _) in zip(self.table.headings, row.cells, strict=False)}
+        return curve_of_row(self.KIND, row.id, cells, self.view.sorted_by()[0])
 
     @property
     def targets(self) -> tuple[ActionTarget, ...]:

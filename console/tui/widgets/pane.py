@@ -24,7 +24,7 @@ from console.client.change_feed import in_thread
 from console.text.terminal_text import cut
 from console.text.tones import QUIET, drawn, tones
 from console.tui.widgets.drawing import MOVES, PlacedScroll
-from console.views.sections import Line, Section, loading, text_line
+from console.views.sections import Line, Section, curve_of, loading, text_line
 from engine.model.errors import MusterError, RefusedError, UnreachableError
 
 if TYPE_CHECKING:
@@ -137,6 +137,16 @@ class Pane(Vertical):
     def copyable(self) -> str:
         """The text that `y` copies."""
         return " ".join(target.id for target in self.targets)
+
+    @property
+    def measured(self) -> str:
+        """The argument of `:curve` for what the page is about; empty where nothing of it is measured."""
+        return ""
+
+    @property
+    def curve(self) -> str:
+        """The argument of `:curve` for what is under the cursor, or else for what the page is about."""
+        return self.measured
 
     def reload(self) -> None:
         """Ask again. Called only while the pane is in view."""
@@ -431,6 +441,13 @@ class DetailPane(Pane, Generic[D]):
     def as_of(self) -> AsOf | None:
         version, at_ms = getattr(self.detail, "version", None), getattr(self.detail, "now_ms", None)
         return AsOf(version, at_ms) if isinstance(version, int) and isinstance(at_ms, int) else None
+
+    @property
+    def curve(self) -> str:
+        link = next((view.link for view in self._views if view.has_focus), "")
+        # The page of one thing is about that, whatever else it leads to.
+        found = curve_of(link) if not self.argument or link.startswith("curve ") else ""
+        return found or self.measured
 
     def ask(self, client: Client) -> D:
         """Fetch what is shown. Called on a thread."""

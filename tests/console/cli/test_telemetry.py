@@ -21,9 +21,9 @@ from console.service.telemetry import Archive, Collector, kept_by
 from engine.control import Engine
 from engine.journal.side_tables import Records, RecordsError
 from engine.loop import EngineLoop
-from engine.model.commands import Requeue, Submit
+from engine.model.commands import ChangeQueue, Requeue, Submit
 from engine.model.errors import SpecError
-from engine.model.specs import UsageSample
+from engine.model.specs import QueueSpec, UsageSample
 from engine.reads import overview
 from engine.reads.overview import Gauges
 from recommender.history.metrics import HistoryRequest, SampleBatch, SampleRow
@@ -117,6 +117,78 @@ def test_starts_waits_and_ends_are_counted_once() -> None:
         assert [run.cost_microusd for run in runs] == charged
         assert min(charged) > 0
         assert all(run.ended_ms - run.started_ms == HOUR_MS == run.requested_ms for run in runs)
+
+
+def brute(waits_ms: list[int], percent: int) -> float | None:
+    """The value that `percent` of the waits are below, in seconds."""
+    return sorted(waits_ms)[len(waits_ms) * percent // 100] / 1000 if waits_ms else None
+
+
+@pytest.mark.both_databases
+def test_waits_of_each_queue_over_time_are_those_that_the_events_tell(tmp_path: Path) -> None:
+    random = np.random.default_rng(7)
+    with kept_cell(tmp_path / "journal.db") as (loop, telemetry, collector):
+        collector.collect()
+        queue_of, seen, expected = {}, 0, {}
+        since_ms = loop.call(lambda engine: engine.now_ms)
+        for minute in range(120):
+            for i in range(int(random.integers(0, 3))):
+                name, queue = f"w{minute}-{i}", str(random.choice(["a", "b"]))
+                gpus, length = int(random.integers(1, 9)), int(random.integers(5, 45)) * MINUTE_MS
+                queue_of[name] = queue
+                job = workload(name, queue=queue, gpu=1000 * gpus, estimate=length, run=length)
+                loop.call(lambda engine, job=job: engine.command(Submit(workloads=(job,))))
+            passes(loop, MINUTE_MS)
+            collector.collect()
+            told = loop.call(lambda engine: (engine.now_ms, engine.changes(0, 10_000).items))
+            now_ms, items = told
+            seen = len(items)
+            begun = {each.subject: each.at_ms for each in reversed(items) if each.what == "running"}
+            came = {each.subject: each.at_ms for each in items if each.what == "submitted"}
+            for queue, members in (("a", ["a"]), ("b", ["b"]), ("root", ["a", "b"]), ("", ["a", "b"])):
+                ours = {name: at_ms for name, at_ms in came.items() if queue_of[name] in members}
+                started = [begun[name] - at for name, at in ours.items() if since_ms <= begun.get(name, -1) < now_ms]
+                waits = [now_ms - at for name, at in ours.items() if name not in begun]
+                for percent in (50, 95):
+                    expected[f"wait_p{percent}_s", queue, now_ms] = brute(started, percent)
+                    expected[f"waiting_p{percent}_s", queue, now_ms] = brute(waits, percent)
+                expected["waiting", queue, now_ms] = len(waits)
+            since_ms = now_ms
+        assert seen < 10_000, "all events were told"
+        telemetry.flush()
+        told_again = Telemetry(Records(tmp_path / "journal.db"))
+        for (metric, queue, at_ms), value in expected.items():
+            found = told_again.series(metric, "queue" if queue else "cell", queue, at_ms, at_ms + 1, 1)
+            assert (float(found.last[0]) if found.count[0] else None) == value, (metric, queue, at_ms)
+        assert max(value or 0 for (metric, *_), value in expected.items() if metric == "waiting_p95_s") > 60
+
+
+def test_quota_of_a_queue_and_waits_of_a_pool_are_kept() -> None:
+    engine = Engine.open(None, cell=small_cell(quota={"gpu_milli": 16_000}))
+    loop = EngineLoop(engine)
+    loop.paused = True
+    loop.start()
+    telemetry = Telemetry(clock=lambda _: engine.now_ms)
+    collector = Collector(loop, telemetry)
+    try:
+        passes(loop, START_MS - engine.now_ms)
+        collector.collect()
+        submit(loop, "a", "b", "c", queue="a")
+        passes(loop, 61 * MINUTE_MS)
+        collector.collect()
+        assert latest(telemetry, "quota_gpu", "queue", "a") == 16_000
+        assert latest(telemetry, "quota_gpu", "queue", "root") == 2**40 + 16_000
+        assert not [key for key in telemetry.keys("quota_cpu") if key.subject == "a"]
+        assert latest(telemetry, "wait_p95_s", "pool", "gpu") == pytest.approx(3600, abs=1)
+        assert not telemetry.keys("wait_p50_s", "pool")[1:]
+        more = QueueSpec(name="a", parent="root", nominal={"gpu_milli": 24_000})
+        loop.call(lambda engine: engine.command(ChangeQueue(queue=more)))
+        passes(loop, MINUTE_MS)
+        collector.collect()
+        assert latest(telemetry, "quota_gpu", "queue", "a") == 24_000
+    finally:
+        loop.stop()
+        engine.close()
 
 
 def test_after_a_restart_nothing_is_missed_or_counted_twice(tmp_path: Path) -> None:

@@ -28,8 +28,9 @@ from tests.support.poisoned import Poisoned
 
 PAGES = (
     "overview", "queues", "workloads", "nodes", "events", "pools", "orders", "whatif", "workload wl-000003",
-    "workload wl-000001", "node node-00001", "recommendations", "forecast queue:batch", "proposals", "proposal P-1",
-    "proposal P-2", "proposal P-3", "runbooks", "runbook half-done", "audit", "record 7", "draft why", "drafts",
+    "workload wl-000001", "node node-00001", "recommendations", "forecast queue:batch", "curve queue:batch",
+    "proposals", "proposal P-1", "proposal P-2", "proposal P-3", "runbooks", "runbook half-done", "audit", "record 7",
+    "draft why", "drafts",
     "handover", "incident", "queue batch", "topology", "topology rack", "cost", "cost nodes=4 hours=6", "settings",
     "bookmarks", "policy", "reviews", "reservations",
 )  # fmt: skip
