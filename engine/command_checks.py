@@ -420,7 +420,7 @@ def _reserve(state: State, command: cmd.Reserve, now_ms: int) -> Checked:
     spec = command.reservation
     check_id(spec.name, "reservation.name")
     if any(r.spec.name == spec.name for r in state.bookings.reservations):
-        raise SpecError("reservation.name", f"'{spec.name}' is there already", "Give it another name")
+        raise SpecError("reservation.name", f"'{spec.name}' already exists", "Give it another name")
     if spec.end_ms <= spec.start_ms:
         raise SpecError("reservation.end_ms", "is not after its start", "Give an end after the start")
     if spec.end_ms <= now_ms:

@@ -7,9 +7,12 @@ and a letter to a page, `gu` to the page before. The prefix waits until Esc or a
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from string import punctuation
 from typing import Literal, NamedTuple, get_args
 
 from console.text.terminal_text import printable
@@ -470,20 +473,25 @@ ACTIONS: tuple[Action, ...] = (
 READ_ONLY = "read-only: start without --readonly to act"
 """Reason why a read-only session changes nothing."""
 
-_KEY_LABELS = {
-    "enter": "↵", "escape": "esc", "slash": "/", "colon": ":", "question_mark": "?", "ctrl+p": "^p", "ctrl+c": "^c",
-    "backspace": "⌫", "f5": "F5", "left_square_bracket": "[", "right_square_bracket": "]", "asterisk": "*",
-    "apostrophe": "'", "comma": ",", "plus": "+", "minus": "-",
+SIGN_NAMES = {sign: unicodedata.name(sign).lower().replace("-", "_").replace(" ", "_") for sign in punctuation} | {
+    "/": "slash", "\\": "backslash", "@": "at", "-": "minus", "+": "plus", "_": "underscore",
+}  # fmt: skip
+"""Sign -> name of its key, as Textual has it."""
+_KEY_LABELS = {name: sign for sign, name in SIGN_NAMES.items()} | {
+    "enter": "↵", "escape": "esc", "backspace": "⌫", "delete": "del", "insert": "ins",
 }  # fmt: skip
 
 
-def actions(*, read_only: bool) -> tuple[Action, ...]:
-    """The registry as this session may use it: read-only has no row that changes anything."""
-    return tuple(action for action in ACTIONS if not (read_only and (action.mutates or action.changes)))
+def actions(rows: Iterable[Action] = ACTIONS, *, read_only: bool) -> tuple[Action, ...]:
+    """The rows that a session may use: read-only has none that changes anything."""
+    return tuple(action for action in rows if not (read_only and (action.mutates or action.changes)))
 
 
 def key_label(key: str) -> str:
-    return _KEY_LABELS.get(key, key)
+    """A key as screens name it."""
+    if key.startswith("ctrl+"):
+        return "^" + key.removeprefix("ctrl+")
+    return _KEY_LABELS.get(key) or (key.upper() if re.fullmatch(r"f\d+", key) else key)
 
 
 def footer(available: Sequence[Action], context: Context) -> list[tuple[Action, str]]:
@@ -492,6 +500,7 @@ def footer(available: Sequence[Action], context: Context) -> list[tuple[Action, 
         (action, action.disabled_reason(context))
         for action in available
         if action.footer
+        and action.keys
         and context.screen in action.screens
         and not (action.id == "back" and context.depth == 1)
         and not (action.fleeting and action.disabled_reason(context))

@@ -15,9 +15,10 @@ from typing import Literal
 import msgspec
 
 from console import VERSION
+from console.cli.config import slips
 from console.client.attach import connect, settings_of, settings_with_cell
 from console.commands.show import write_json, write_lines
-from console.forms.settings import CellPaths, ConsoleSettings, cell_paths, config_file, unknown_environment
+from console.forms.settings import CellPaths, ConsoleSettings, cell_paths, config_file, problems
 from console.text.terminal_text import printable
 from engine.model.errors import JournalBusy, JournalError, MusterError
 
@@ -52,9 +53,10 @@ def examine(arguments: argparse.Namespace) -> Iterator[DoctorFinding]:
     try:
         settings_of(arguments)
     except MusterError as error:
-        yield DoctorFinding("settings", "fail", error.problem, error.remedy)
+        for each in problems(os.environ) or [error]:
+            yield DoctorFinding("settings", "fail", each.problem, each.remedy)
         return
-    yield _settings()
+    yield from _settings()
     try:
         settings = settings_with_cell(arguments)
     except MusterError as error:
@@ -101,12 +103,12 @@ def _locale() -> DoctorFinding:
     return DoctorFinding("locale", "warn", encoding, "Boxes and bars need UTF-8: export LC_ALL=C.UTF-8")
 
 
-def _settings() -> DoctorFinding:
-    path = config_file(os.environ)
-    unknown = unknown_environment(os.environ)
-    if unknown:
-        return DoctorFinding("settings", "warn", f"unknown {', '.join(unknown)}", "Check the spelling")
-    return DoctorFinding("settings", "ok", str(path) if path.exists() else f"defaults; {path} does not exist")
+def _settings() -> Iterator[DoctorFinding]:
+    path, found = config_file(os.environ), slips()
+    for error in found:
+        yield DoctorFinding("settings", "warn", error.problem, error.remedy)
+    if not found:
+        yield DoctorFinding("settings", "ok", str(path) if path.exists() else f"defaults; {path} does not exist")
 
 
 def _state_folder(paths: CellPaths) -> DoctorFinding:

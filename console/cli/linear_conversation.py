@@ -34,6 +34,7 @@ from console.cli.linear_pages import (
     spoken_sections,
 )
 from console.forms.filters import FilterError
+from console.forms.settings import EnvironmentOf, no_environment
 from console.text.terminal_text import printable, timestamp
 from console.tui.screens.draft import ask_of, is_draft_id, report_of
 from console.views.decision_needs import by_author_alone, one_key, others_needed
@@ -116,11 +117,13 @@ class LinearDecisions:
         identity: Identity,
         say: Callable[[str], None],
         ask: Callable[[str], str],
+        environment_of: EnvironmentOf,
     ) -> None:
         self._client = client
         self._identity = identity
         self._say = say
         self._ask = ask
+        self._environment_of = environment_of
         self._said: dict[str, str] = {}
         """Proposal -> digest of the plan that was looked up last."""
         self._heard: dict[str, str] = {}
@@ -246,8 +249,11 @@ class LinearDecisions:
             self._say(f"{proposal.id}: nothing was done")
 
     def _agreed(self, proposal: Proposal, deed: str) -> bool:
-        """By yes, or by the beginning of the digest where the tier or the policy wants that."""
-        if one_key(proposal):
+        """By yes, or by the beginning of the digest where the tier, the policy or the environment wants that."""
+        health = self._client().health()
+        environment = self._environment_of((health.cell, health.name))
+        deed = f"{deed} in PRODUCTION" if environment.production else deed
+        if one_key(proposal, environment):
             return self._yes(f"To {deed}:")
         wanted = proposal.digest[:DIGEST_TYPED]
         return self._ask(f"To {deed}, type {wanted}; anything else leaves it:").lower() == wanted
@@ -312,11 +318,14 @@ def run(
     identity: Identity,
     *,
     read_only: bool = False,
+    environment_of: EnvironmentOf = no_environment,
     hears: Lines | None = None,
     says: IO[str] | None = None,
 ) -> int:
     """Converse until the person leaves. Returns an exit code."""
-    talk = Conversation(connect, identity, hears or Lines(0), says or sys.stdout, read_only=read_only)
+    talk = Conversation(
+        connect, identity, hears or Lines(0), says or sys.stdout, read_only=read_only, environment_of=environment_of
+    )
     try:
         talk.greet()
         while not talk.left:
@@ -332,7 +341,14 @@ class Conversation:
     """A conversation of one person with one engine."""
 
     def __init__(
-        self, connect: Callable[[], Client], identity: Identity, hears: Lines, says: IO[str], *, read_only: bool
+        self,
+        connect: Callable[[], Client],
+        identity: Identity,
+        hears: Lines,
+        says: IO[str],
+        *,
+        read_only: bool,
+        environment_of: EnvironmentOf = no_environment,
     ) -> None:
         self.left = False
         self._connect = connect
@@ -343,7 +359,8 @@ class Conversation:
         self._tells_news = True
         self._answer: PagedText | None = None
         self._before: list[PagedText] = []
-        self._deciding = LinearDecisions(self.client, identity, self.say, self.ask)
+        self._environment_of = environment_of
+        self._deciding = LinearDecisions(self.client, identity, self.say, self.ask, environment_of)
 
     # --- hearing and saying
 
@@ -404,7 +421,10 @@ class Conversation:
         try:
             health = self.client().health()
             self._seen = health.version
-            self.say(f"Muster, cell {health.cell}, at {timestamp(health.now_ms)} UTC. Say help for what can be said.")
+            where = "PRODUCTION, " if self._environment_of((health.cell, health.name)).production else ""
+            self.say(
+                f"Muster, {where}cell {health.cell}, at {timestamp(health.now_ms)} UTC. Say help for what can be said."
+            )
             self._go("findings")
         except MusterError as error:
             self._tell(error)

@@ -45,6 +45,7 @@ def add_nouns(root: ShellParser) -> None:
         ("fleet", "several cells as one: submit to whichever suits", _fleet),
         ("history", "what was measured, and the forecast made of it", _history),
         ("token", "tokens and logins that prove over the network who asks", _token),
+        ("config", "the settings file and the keys: check, list", _config),
         ("database", "where a cell is kept: look, check, copy", _database),
     ):
         root.add(word, text, "", fill, NOUNS)
@@ -265,6 +266,11 @@ def _copy(copied: argparse.ArgumentParser) -> None:
     copied.add_argument("source", metavar="FROM", help="file or URL")
     copied.add_argument("target", metavar="TO", help="file or URL; must be new")
     reach(copied, sub=True)
+
+
+def _config(config: ShellParser) -> None:
+    config.add("check", "what is wrong with it, by file and line", "console.cli.config:check", as_json)
+    config.add("keys", "every action with its keys, as [keys] has them", "console.cli.config:keys", as_json)
 
 
 def _token(token: ShellParser) -> None:

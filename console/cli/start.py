@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -26,6 +27,9 @@ from console.forms.settings import (
     cells_folder,
     check_cell_name,
     check_speed,
+    environment_of,
+    environments,
+    given_keys,
     paths_in,
 )
 from console.service.this_machine import RUNS, LocalExecution, new_cell
@@ -84,16 +88,19 @@ def open_console(arguments: argparse.Namespace) -> int:
     identity = Identity(settings)
     identity.unlock()
     connect, title, folder = _connector(arguments, settings, identity)
+    of_names = partial(environment_of, known=environments(os.environ), settings=settings)
     if linear:
         from console.cli.linear_conversation import run as converse
 
-        status = converse(connect, identity, read_only=settings.readonly)
+        status = converse(connect, identity, read_only=settings.readonly, environment_of=of_names)
     else:
+        from console.actions.key_map import key_map
         from console.tui.app import run
 
         status = run(
             connect, read_only=settings.readonly, title=title, log=folder / "console.log", identity=identity,
-            theme=settings.theme, production=settings.production, flags=vars(arguments),
+            theme=settings.theme, keys=key_map(given_keys(os.environ)), flags=vars(arguments),
+            environment_of=of_names,
             start=cast("ScreenName", settings.start_page), session=_session(settings, folder, fresh=arguments.fresh),
         )  # fmt: skip
     if not settings.connect:

@@ -38,7 +38,7 @@ STUCK_S = 20.0
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 PASSED_ON = {
     "demo": "--demo", "nodes": "--nodes", "scenario": "--scenario", "speed": "--speed", "cell": "--cell",
-    "connect": "--connect", "readonly": "--readonly", "operator": "--as",
+    "environment": "--environment", "connect": "--connect", "readonly": "--readonly", "operator": "--as",
 }  # fmt: skip
 """Arguments that a console takes too."""
 MAX_CELLS = 1_000

@@ -6,10 +6,22 @@ Loaded before the first paint: httpx is imported only when it is used.
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from console.forms.settings import DEFAULT_CELL, CellPaths, ConsoleSettings, cell_paths, cells_folder, load, paths_in
+from console.forms.settings import (
+    DEFAULT_CELL,
+    CellPaths,
+    ConsoleSettings,
+    Environment,
+    cell_paths,
+    cells_folder,
+    environment_of,
+    environments,
+    load,
+    paths_in,
+)
 from console.text.terminal_text import printable
 from engine.model.errors import SpecError, UnreachableError
 
@@ -54,6 +66,12 @@ def client_of(settings: ConsoleSettings, identity: Identity) -> Client:
 
     where = settings.connect or str(running_paths(settings).socket)
     return RemoteClient(where, settings.readonly, identity)
+
+
+def environment_at(client: Client, settings: ConsoleSettings) -> Environment:
+    """The environment of the settings file that the client's cell belongs to."""
+    health = client.health()
+    return environment_of((health.cell, health.name), environments(os.environ), settings)
 
 
 def identity_of(arguments: argparse.Namespace) -> Identity:

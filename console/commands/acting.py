@@ -7,7 +7,7 @@ import sys
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
-from console.client.attach import connect
+from console.client.attach import connect, environment_at, settings_of
 from console.commands.show import tell_lines, write_json, write_lines
 from console.text.terminal_text import duration, printable
 from engine.model.errors import MusterError, RefusedError, SpecError
@@ -132,7 +132,7 @@ def carry_out(arguments: argparse.Namespace, client: Client, proposal: Proposal)
         )
     try:
         if not arguments.yes:
-            ask_for_yes(proposal, "Add --yes to approve the plan shown")
+            ask_for_yes(arguments, client, proposal, "Add --yes to approve the plan shown")
         reason = why_yes(proposal, arguments.reason)
         must_sign = proposal.signed or client.whoami().proved_by_key
         signed = signature(arguments, client, proposal, "vote", "approve") if must_sign else None
@@ -159,18 +159,22 @@ def why_yes(proposal: Proposal, given: str) -> str:
     return sys.stdin.readline().strip()
 
 
-def ask_for_yes(proposal: Proposal, else_do: str) -> None:
-    """Returns when a person at the terminal said yes: with `y`, or with the beginning of the digest where the policy
-    wants that. The default answer is no. Raises RefusedError."""
+def ask_for_yes(arguments: argparse.Namespace, client: Client, proposal: Proposal, else_do: str) -> None:
+    """Returns when a person at the terminal said yes: with `y`, or with the beginning of the digest where the tier, the
+    policy or the environment wants that. The default answer is no. Raises RefusedError."""
+    from console.views.decision_needs import one_key
+
     if not at_terminal():
         raise RefusedError("nobody can be asked here, so nothing was done", else_do)
-    if proposal.typed == "key" and proposal.tier in ("T0", "T1"):
-        print("Do it? [y/N] ", end="", file=sys.stderr, flush=True)
+    environment = environment_at(client, settings_of(arguments))
+    where = "PRODUCTION: " if environment.production else ""
+    if one_key(proposal, environment):
+        print(printable(f"{where}Do it? [y/N] "), end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise RefusedError("not approved, nothing was done")
         return
     wanted = proposal.digest[:DIGEST_TYPED]
-    question = f"This is {proposal.tier}. Type {wanted} to do it: "
+    question = f"{where}This is {proposal.tier}. Type {wanted} to do it: "
     print(printable(question), end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() != wanted:
         raise RefusedError("not approved, nothing was done")

@@ -292,7 +292,7 @@ def _created(path: str, after: contextlib.ExitStack) -> IO[str]:
     try:
         made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise RefusedError(f"{path} is there already", "Name a file that is not") from None
+        raise RefusedError(f"{path} already exists", "Name a file that is not") from None
     except OSError as error:
         raise SpecError("--out", f"{path} cannot be made: {error.strerror}", "Check the folder") from None
     return after.enter_context(open(made, "w", encoding="utf-8", newline=""))

@@ -273,7 +273,7 @@ def _refuse_out(arguments: argparse.Namespace) -> None:
     if not _DRAFT.fullmatch(arguments.question) and arguments.runbook is None:
         raise SpecError("--out", "is for a runbook that is drafted", "Give --runbook too")
     if Path(arguments.out).exists():
-        raise RefusedError(f"{printable(arguments.out)[:80]} is there already", "Give --out a name that is not")
+        raise RefusedError(f"{printable(arguments.out)[:80]} already exists", "Give --out a name that is not")
 
 
 def _write(name: str, run: DraftRun) -> None:
@@ -286,7 +286,7 @@ def _write(name: str, run: DraftRun) -> None:
         with Path(name).open("x", encoding="utf-8") as file:
             file.write(made.runbook.text)
     except FileExistsError:
-        raise RefusedError(f"{shown} is there already", "Give --out a name that is not") from None
+        raise RefusedError(f"{shown} already exists", "Give --out a name that is not") from None
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else "not a name of a file"
         raise SpecError(f"--out {shown}", f"cannot be written: {why}", "Check the path and its permissions") from None

@@ -243,7 +243,7 @@ def approve(arguments: argparse.Namespace) -> int:
         why_not = why_not_mine(proposal, client.whoami().me)
         if why_not and not arguments.digest:
             raise RefusedError(f"you {why_not}", f"Whose votes count: muster proposal show {proposal.id}")
-        _confirm(arguments, proposal)
+        _confirm(arguments, client, proposal)
         comment = why_yes(proposal, arguments.comment)
         must_sign = proposal.signed or client.whoami().proved_by_key
         signed = signature(arguments, client, proposal, "vote", "approve") if must_sign else None
@@ -271,7 +271,7 @@ def break_glass(arguments: argparse.Namespace) -> int:
     """Never without the digest: it does what others would have had to agree to."""
     with closing(connect(arguments)) as client:
         proposal = _shown(arguments, client)
-        _confirm(arguments, proposal, always_digest=True)
+        _confirm(arguments, client, proposal, always_digest=True)
         signed = signature(arguments, client, proposal, "breakglass", "approve") if proposal.signed else None
         outcome = client.break_glass(proposal.id, proposal.digest, arguments.reason, signed)
     _say(["the glass was broken: another person must close the review, see muster proposal reviews"])
@@ -292,7 +292,7 @@ def _shown(arguments: argparse.Namespace, client: Client) -> Proposal:
     return proposal
 
 
-def _confirm(arguments: argparse.Namespace, proposal: Proposal, *, always_digest: bool = False) -> None:
+def _confirm(arguments: argparse.Namespace, client: Client, proposal: Proposal, *, always_digest: bool = False) -> None:
     """Raises RefusedError unless the digest's beginning was given, or a person at the terminal says yes."""
     import msgspec
 
@@ -310,7 +310,8 @@ def _confirm(arguments: argparse.Namespace, proposal: Proposal, *, always_digest
             "nobody can be asked here, so nothing was done",
             f"Give --digest with the first {DIGEST_TYPED} characters or more of the plan's digest",
         )
-    ask_for_yes(msgspec.structs.replace(proposal, typed="digest") if always_digest else proposal, "")
+    asked = msgspec.structs.replace(proposal, typed="digest") if always_digest else proposal
+    ask_for_yes(arguments, client, asked, "")
 
 
 # -- doing ------------------------------------------------------------------------------------------------------------
@@ -340,7 +341,7 @@ def rollback(arguments: argparse.Namespace) -> int:
             return propose_and_do(arguments, client, request)
         _say(proposal_lines(shown))
         if not arguments.yes:
-            ask_for_yes(shown, "Add --yes to do what is shown")
+            ask_for_yes(arguments, client, shown, "Add --yes to do what is shown")
         outcome = client.rollback(arguments.id, why_yes(shown, arguments.reason))
         then = go_on(client, outcome)
     return print_outcome(arguments, outcome, then)

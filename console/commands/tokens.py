@@ -42,7 +42,7 @@ def create(arguments: argparse.Namespace) -> None:
         life_ms=life_ms,
     )  # fmt: skip
     if arguments.out and Path(arguments.out).exists():
-        raise SpecError("--out", f"{arguments.out} is there already", "Name a new file")
+        raise SpecError("--out", f"{arguments.out} already exists", "Name a new file")
     with closing(connect(arguments)) as client:
         made = client.create_token(ask)
     _hand_over(made, arguments)

@@ -177,7 +177,7 @@ class Fleet:
                     new.append(submission)
                 elif known.spec != spec or known.cells != cells:
                     raise RefusedError(
-                        f"{where}.id: '{spec.id}' is there already, as another workload", "Give each its own id"
+                        f"{where}.id: '{spec.id}' already exists, as another workload", "Give each its own id"
                     )
             self.keep(new, [event("submitted", each.id, each.by) for each in new])
         return tuple(spec.id for spec in workloads)

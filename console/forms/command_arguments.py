@@ -18,6 +18,9 @@ def reach(target: argparse.ArgumentParser, *, sub: bool = False, json: Any = Fal
     group = target.add_argument_group("which engine")
     group.add_argument("--cell", metavar="NAME", default=default, help="the cell, by the name of its state folder")
     group.add_argument("--connect", metavar="URL", default=default, help="URL or socket of a running engine")
+    group.add_argument(
+        "--environment", metavar="NAME", default=default, help="its [environments.NAME] in the settings file"
+    )
     group.add_argument("--readonly", action="store_true", default=default, help="show, never act")
     group.add_argument(
         "--as", dest="operator", metavar="PERSON", default=default, help="in whose name; signed with their key"

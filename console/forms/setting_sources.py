@@ -32,7 +32,7 @@ OF_ENGINES = (
 """Read by an engine when it is started from here, beside those of the model."""
 SUBJECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Console", ("theme", "linear", "start_page", "restore", "production", "readonly")),
-    ("Which engine", ("cell", "connect", "state_dir", "database", "socket_group", "speed")),
+    ("Which engine", ("environment", "cell", "connect", "state_dir", "database", "socket_group", "speed")),
     ("Who you are", ("operator", "key", "key_passphrase_file")),
     ("Approval and audit", ("approval", "runbooks", "audit_key", "audit_anchors")),
     ("History", ("keep_minutes", "keep_fives", "keep_hours", "keep_runs", "keep_series")),
@@ -60,7 +60,7 @@ def settings_told(flags: Mapping[str, Any], environment: Mapping[str, str] | Non
     env = os.environ if environment is None else environment
     path = settings.config_file(env)
     table, text, problem = _file(path)
-    unknown = sorted(name for name in table if name not in meanings())
+    unknown = sorted(name for name in table if name not in meanings() and name not in settings.TABLES)
     if unknown and not problem:
         problem = f"{settings.place(path, text, unknown[0])}: unknown key '{unknown[0]}'"
     return [

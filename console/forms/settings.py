@@ -1,13 +1,18 @@
-"""Settings: one TOML file, the environment, flags. The nearest wins: flag, then MUSTER_*, then file, then default.
+"""Settings: one TOML file, variables, flags. The nearest wins: flag, MUSTER_*, the environment of the file that was
+chosen, the rest of the file, default.
 
-Also the paths of a cell's files. Read before the first paint, so it loads nothing heavy.
+Also `[keys]` as the file has it, and the paths of a cell's files. Read before the first paint, so it loads nothing
+heavy.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,11 +30,15 @@ START_PAGES = (
 )  # fmt: skip
 RESTORE = ("lost", "always")
 THEMES = ("auto", "dark", "light", "contrast", "safe", "sixteen", "plain")
+COLOURS = ("red", "yellow", "green", "cyan", "blue", "magenta")
+CONFIRM = ("usual", "digest")
 EGRESS = ("local", "trusted", "external")
 DURATIONS = ("keep_minutes", "keep_fives", "keep_hours", "model_deadline")
 """Settings that are times such as "2d"."""
 AMOUNTS = ("model_price_in", "model_price_out", "model_budget_call", "model_budget_hour", "model_budget_day")
 """Settings that are amounts of USD such as "0.25"."""
+TABLES = ("keys", "environments")
+"""Tables of the file; every other key of it is a setting."""
 MAX_COUNT = 1_000_000
 MAX_USD = 10**12
 MODEL_KEY = "MUSTER_MODEL_KEY"
@@ -50,6 +59,8 @@ class ConsoleSettings:
     "default" where none runs."""
     connect: str = ""
     """URL or socket path of an engine to attach to instead of this machine's own."""
+    environment: str = ""
+    """The `[environments.NAME]` of the settings file that is meant; empty: the one that the cell's name belongs to."""
     readonly: bool = False
     """Show, never act."""
     database: str = ""
@@ -146,9 +157,59 @@ class ConsoleSettings:
     """Which console the next goes on from: "lost", one that was killed or lost its terminal; "always", also one that
     was left."""
     production: tuple[str, ...] = ("prod", "prod-*", "*-prod", "production", "*-production")
-    """Patterns of names of cells whose header is red and says PRODUCTION."""
+    """Patterns of names of cells, and of environments, whose header is red and says PRODUCTION."""
     socket_group: str = ""
     """OS group whose members may connect to an engine started from here; empty: nobody but its owner."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A table `[environments.NAME]` of the file: how to reach some cells, and how the console of one looks."""
+
+    name: str = ""
+    cells: tuple[str, ...] = ()
+    """Patterns of names of cells that belong to it; empty: NAME, NAME-* and *-NAME."""
+    cell: str = ""
+    """The cell that it stands for, by the name of its state folder."""
+    connect: str = ""
+    """URL or socket path of its engine."""
+    readonly: bool = False
+    """Show, never act."""
+    production: bool = False
+    """The console says PRODUCTION."""
+    colour: str = ""
+    """Of its name in the header: red, yellow, green, cyan, blue or magenta; empty: red for production, else blue."""
+    theme: str = ""
+    """How its console looks; empty: as elsewhere."""
+    confirm: str = "usual"
+    """What a yes to a change needs: "usual", as its tier wants; "digest", the beginning of the plan's digest at every
+    tier."""
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        return self.cells or (self.name, f"{self.name}-*", f"*-{self.name}")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Those that it sets, by name."""
+        given = {name: getattr(self, name) for name in ("cell", "connect", "readonly", "theme")}
+        return {name: value for name, value in given.items() if value}
+
+
+EnvironmentOf = Callable[[Sequence[str]], Environment]
+"""Gives the environment of a cell that is called so."""
+
+
+def no_environment(_names: Sequence[str]) -> Environment:
+    return Environment()
+
+
+class GivenKeys(NamedTuple):
+    """One line of `[keys]`, not checked."""
+
+    value: Any
+    where: str
+    """File and line."""
 
 
 class CellPaths(NamedTuple):
@@ -164,10 +225,117 @@ class CellPaths(NamedTuple):
 def load(flags: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> ConsoleSettings:
     """Settings from every source. `flags` are those that were given; None means "not given". Raises SpecError."""
     env = os.environ if environment is None else environment
-    settings = replace(ConsoleSettings(), **_from_file(config_file(env)))
-    settings = replace(settings, **_from_environment(env))
-    given = {name: value for name, value in flags.items() if name in _types() and value is not None}
-    return replace(settings, **given)
+    path = config_file(env)
+    table, text = read_file(path)
+    known = environments(env)
+    told = [_scalars(path, table, text), _from_variables(env)]
+    told.append({name: value for name, value in flags.items() if name in _types() and value is not None})
+    chosen = next((each["environment"] for each in reversed(told) if each.get("environment")), "")
+    told.insert(1, environment_named(chosen, known, str(path)).settings if chosen else {})
+    settings = ConsoleSettings()
+    for each in told:
+        settings = replace(settings, **each)
+    return settings
+
+
+def problems(environment: Mapping[str, str]) -> list[SpecError]:
+    """All that is wrong with the file, but for its keys, and with the variables."""
+    path = config_file(environment)
+    try:
+        table, text = read_file(path)
+        named = _subtable(table, "environments", path, text)
+    except SpecError as error:
+        return [error]
+    tries: list[Callable[[], object]] = [
+        partial(checked, key, value, place(path, text, key)) for key, value in table.items() if key not in TABLES
+    ]
+    tries += [
+        partial(_check_environment, name, values, place(path, text, "environments", name))
+        for name, values in named.items()
+    ]
+    tries += [
+        partial(_of_environment, key, value, place(path, text, "environments", name, key))
+        for name, values in named.items() if isinstance(values, dict) for key, value in values.items()
+    ]  # fmt: skip
+    tries.append(lambda: _from_variables(environment))
+    found = list(filter(None, map(_refusal, tries)))
+    return found or list(filter(None, [_refusal(lambda: load({}, environment))]))
+
+
+def _refusal(attempt: Callable[[], object]) -> SpecError | None:
+    try:
+        attempt()
+    except SpecError as error:
+        return error
+    return None
+
+
+def environments(environment: Mapping[str, str]) -> tuple[Environment, ...]:
+    """The environments of the file, in its order. Raises SpecError."""
+    path = config_file(environment)
+    table, text = read_file(path)
+    return tuple(_environment(name, path, table, text) for name in _subtable(table, "environments", path, text))
+
+
+def environment_named(name: str, known: Sequence[Environment], where: str) -> Environment:
+    """Raises SpecError naming those there are."""
+    found = next((each for each in known if each.name == name), None)
+    if found is None:
+        there = ", ".join(each.name for each in known) or "none yet: add [environments.NAME]"
+        raise SpecError(where, f"there is no environment {name[:40]!a}", f"There is {there}")
+    return found
+
+
+def environment_of(names: Sequence[str], known: Sequence[Environment], settings: ConsoleSettings) -> Environment:
+    """The environment of a cell that is called so. Its names decide before what was chosen: whoever chose "test" and
+    reaches production by mistake must see so."""
+
+    def called(patterns: Sequence[str], *names: str) -> bool:
+        return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+    mine = next((each for each in known if called(each.patterns, *names)), None)
+    chosen = next((each for each in known if each.name == settings.environment), None)
+    found = mine or chosen or Environment()
+    return replace(found, production=True) if called(settings.production, found.name, *names) else found
+
+
+def given_keys(environment: Mapping[str, str]) -> dict[str, GivenKeys]:
+    """`[keys]` of the file: action -> what was given for it. Raises SpecError where that is no table."""
+    path = config_file(environment)
+    table, text = read_file(path)
+    keys = _subtable(table, "keys", path, text)
+    return {name: GivenKeys(value, place(path, text, "keys", name)) for name, value in keys.items()}
+
+
+def _subtable(table: Mapping[str, Any], name: str, path: Path, text: str) -> dict[str, Any]:
+    found = table.get(name, {})
+    if not isinstance(found, dict):
+        raise SpecError(place(path, text, name), f"'{name}' is no table", f"Write [{name}] on a line of its own")
+    return found
+
+
+def _environment(name: str, path: Path, table: Mapping[str, Any], text: str) -> Environment:
+    """Raises SpecError."""
+    values = table["environments"][name]
+    _check_environment(name, values, place(path, text, "environments", name))
+    given = {key: _of_environment(key, values[key], place(path, text, "environments", name, key)) for key in values}
+    return replace(Environment(name), **given)
+
+
+def _check_environment(name: str, values: object, where: str) -> None:
+    """Raises SpecError."""
+    if not isinstance(values, dict) or not re.fullmatch(r"[A-Za-z0-9._-]{1,24}", name):
+        raise SpecError(where, f"{name[:40]!a} is no environment",
+                        "Write [environments.NAME], with at most 24 letters, digits, '.', '-' and '_'")  # fmt: skip
+
+
+def _of_environment(key: str, value: Any, where: str) -> Any:
+    """Raises SpecError."""
+    types = {field.name: type(getattr(Environment(), field.name)) for field in fields(Environment)}
+    del types["name"]
+    value = _of_type(key, value, types, where)
+    _check_choice(key, value, where)
+    return value
 
 
 def config_file(environment: Mapping[str, str]) -> Path:
@@ -248,23 +416,29 @@ def _types() -> dict[str, type]:
     return {field.name: type(getattr(ConsoleSettings(), field.name)) for field in fields(ConsoleSettings)}
 
 
-def _from_file(path: Path) -> dict[str, Any]:
+def read_file(path: Path) -> tuple[dict[str, Any], str]:
+    """The file as TOML and as text; nothing where there is none. Raises SpecError."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        return {}
+        return {}, ""
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(str(path), f"cannot be read ({_short(error)})", "Mend or remove the file") from None
     import tomllib
 
     try:
-        table = tomllib.loads(text)
+        return tomllib.loads(text), text
     except tomllib.TOMLDecodeError as error:
-        raise SpecError(str(path), f"is not TOML: {error}", "Mend the line") from None
-    return {key: checked(key, value, place(path, text, key)) for key, value in table.items()}
+        line = re.search(r"at line (\d+)", str(error))
+        last = len(text.splitlines())
+        raise SpecError(f"{path}:{line[1] if line else last}", f"is not TOML: {error}", "Mend the line") from None
 
 
-def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+def _scalars(path: Path, table: Mapping[str, Any], text: str) -> dict[str, Any]:
+    return {key: checked(key, value, place(path, text, key)) for key, value in table.items() if key not in TABLES}
+
+
+def _from_variables(environment: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, kind in _types().items():
         name = ENVIRONMENT + key.upper()
@@ -294,7 +468,23 @@ def _parsed(text: str, kind: type) -> Any:
 
 def checked(key: str, value: Any, where: str) -> Any:
     """A value as the setting has it. Raises SpecError with the accepted values; `where` names the source."""
-    types = _types()
+    value = _of_type(key, value, _types(), where)
+    if isinstance(value, float):
+        check_speed(value, where)
+    _check_choice(key, value, where)
+    _check_model(key, value, where)
+    if key in DURATIONS:
+        from engine.model.quantities import duration_ms
+
+        try:
+            duration_ms(value)
+        except ValueError as error:
+            raise SpecError(where, f"'{key}' {error}", "") from None
+    return value
+
+
+def _of_type(key: str, value: Any, types: Mapping[str, type], where: str) -> Any:
+    """The value as its key has it. Raises SpecError for another type, and for a key that is none of these."""
     if key not in types:
         import difflib
 
@@ -315,22 +505,19 @@ def checked(key: str, value: Any, where: str) -> Any:
             tuple: "a list of texts",
         }[kind]
         raise SpecError(where, f"'{key}' is {value!r}", f"Give {wanted}")
-    if isinstance(value, float):
-        check_speed(value, where)
-    if key == "approval" and value not in APPROVALS:
-        raise SpecError(where, f"'{key}' is {str(value)[:40]!a}", f"Give {' or '.join(APPROVALS)}")
-    choices: tuple[str, ...] | None = {"theme": THEMES, "start_page": START_PAGES, "restore": RESTORE}.get(key)
+    return value
+
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "theme": THEMES, "start_page": START_PAGES, "restore": RESTORE, "approval": APPROVALS, "colour": COLOURS,
+    "confirm": CONFIRM,
+}  # fmt: skip
+
+
+def _check_choice(key: str, value: Any, where: str) -> None:
+    choices = _CHOICES.get(key)
     if choices is not None and value not in choices:
         raise SpecError(where, f"'{key}' is {str(value)[:40]!a}", f"Give {', '.join(choices)}")
-    _check_model(key, value, where)
-    if key in DURATIONS:
-        from engine.model.quantities import duration_ms
-
-        try:
-            duration_ms(value)
-        except ValueError as error:
-            raise SpecError(where, f"'{key}' {error}", "") from None
-    return value
 
 
 def _check_model(key: str, value: Any, where: str) -> None:
@@ -361,13 +548,31 @@ def check_speed(value: float, where: str) -> None:
         raise SpecError(where, f"speed {value} is out of range", "Give a number above 0 and at most 1000000")
 
 
-def place(path: Path, text: str, key: str) -> str:
-    """File and line that set `key`, for messages."""
+def place(path: Path, text: str, *names: str) -> str:
+    """File and line that set a key, for messages: `names` are the tables that it is in, and its own. The nearest line
+    of a table where the key has none of its own."""
+    found, most = 0, 0
+    for number, line_names in _named_lines(text):
+        shared = next((at for at, (one, other) in enumerate(zip(line_names, names, strict=False)) if one != other),
+                      min(len(line_names), len(names)))  # fmt: skip
+        if shared > most and shared == len(line_names):
+            found, most = number, shared
+    return f"{path}:{found}" if found else str(path)
+
+
+def _named_lines(text: str) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Lines that begin a table or set a key, with the names that lead there."""
+    table: tuple[str, ...] = ()
     for number, line in enumerate(text.splitlines(), start=1):
-        name = line.split("=")[0].strip().strip("[]").strip().strip("\"'")
-        if name == key:
-            return f"{path}:{number}"
-    return str(path)
+        if header := re.match(r"\s*\[\[?([^\]]+)\]", line):
+            table = _path(header[1])
+            yield number, table
+        elif setting := re.match(r"\s*([^=#]+)=", line):
+            yield number, (*table, *_path(setting[1]))
+
+
+def _path(dotted: str) -> tuple[str, ...]:
+    return tuple(part.strip().strip("\"'") for part in dotted.split("."))
 
 
 def _short(error: Exception) -> str:

@@ -71,6 +71,14 @@ def tones(theme: Theme) -> dict[str, Style]:
     return _ansi_tones(theme) if theme.ansi else _rgb_tones(theme)
 
 
+def _marks(theme: Theme) -> dict[str, str | None]:
+    """Colours by which a person tells environments apart; their names stand in them."""
+    return {
+        "red": theme.error, "yellow": theme.warning, "green": theme.success, "cyan": theme.variables["info"],
+        "blue": theme.primary, "magenta": theme.variables["mark"],
+    }  # fmt: skip
+
+
 def _rgb_tones(theme: Theme) -> dict[str, Style]:
     colours = theme.variables
     return {
@@ -99,7 +107,9 @@ def _rgb_tones(theme: Theme) -> dict[str, Style]:
         "brand": Style(color=theme.background, bgcolor=theme.accent, bold=True),
         "alarm": Style(color=theme.background, bgcolor=theme.error, bold=True),
         "caution": Style(color=theme.background, bgcolor=theme.warning, bold=True),
-    }
+        **{f"mark {name}": Style(color=theme.background, bgcolor=colour, bold=True)
+           for name, colour in _marks(theme).items()},
+    }  # fmt: skip
 
 
 def _ansi_tones(theme: Theme) -> dict[str, Style]:
@@ -127,6 +137,7 @@ def _ansi_tones(theme: Theme) -> dict[str, Style]:
         **dict.fromkeys(("tab", "brand"), style(bold=True, reverse=True)),
         "alarm": style(theme.error, bold=True, reverse=True),
         "caution": style(theme.warning, bold=True, reverse=True),
+        **{f"mark {name}": style(colour, bold=True, reverse=True) for name, colour in _marks(theme).items()},
     }
 
 
@@ -155,6 +166,7 @@ def _coloured(
     info: str,
     warn: str,
     bad: str,
+    mark: str,
 ) -> Theme:
     """A theme with colours of its own. `dim` and `faint` can be read as `text` can, but not first; `rule` is for lines
     without a meaning, `off` for what cannot be done now."""
@@ -178,6 +190,7 @@ def _coloured(
             "rule": rule,
             "off": off,
             "info": info,
+            "mark": mark,
             "border": rule,
             "input-cursor-background": text,
             "input-cursor-foreground": ground,
@@ -194,10 +207,11 @@ def _coloured(
 def _of_the_terminal(name: str, **colours: str) -> Theme:
     """A theme of the terminal's own sixteen colours on its own ground; what is not given is its colour of text."""
     plain = "ansi_default"
-    named = {name: colours.get(name, plain) for name in ("primary", "accent", "ok", "info", "warn", "bad")}
+    named = {name: colours.get(name, plain) for name in ("primary", "accent", "ok", "info", "warn", "bad", "mark")}
     variables: dict[str, str] = {
         "cursor": plain,
         "info": named["info"],
+        "mark": named["mark"],
         "border": plain,
         "border-blurred": plain,
         "ansi-background": plain,
@@ -222,26 +236,26 @@ def _of_the_terminal(name: str, **colours: str) -> Theme:
 DARK = _coloured(
     "dark", ground="#14171c", surface="#191d23", panel="#232932", cursor="#222e4c",
     text="#d3d7de", dim="#969da8", faint="#78859a", rule="#3a424e", off="#737d8d",
-    primary="#7aa2c8", accent="#e0b060", ok="#86b57a", info="#6fb3b8", warn="#d9a95b", bad="#dd837f",
+    primary="#7aa2c8", accent="#e0b060", ok="#86b57a", info="#6fb3b8", warn="#d9a95b", bad="#dd837f", mark="#c397d8",
 )  # fmt: skip
 LIGHT = _coloured(
     "light", dark=False, ground="#f7f7f4", surface="#eeeeea", panel="#e9e9e4", cursor="#d7ecfa",
     text="#23272e", dim="#5a616b", faint="#6f6f63", rule="#c9c9c2", off="#757b72",
-    primary="#2a5f93", accent="#855500", ok="#2a6d30", info="#1f6a70", warn="#865608", bad="#b32b27",
+    primary="#2a5f93", accent="#855500", ok="#2a6d30", info="#1f6a70", warn="#865608", bad="#b32b27", mark="#7d3f98",
 )  # fmt: skip
 CONTRAST = _coloured(
     "contrast", ground="#000000", surface="#000000", panel="#1c1c1c", cursor="#002a60",
     text="#ffffff", dim="#d0d0d0", faint="#a8a8a8", rule="#808080", off="#b4b4b4",
-    primary="#8fd0ff", accent="#ffd75f", ok="#6ff089", info="#66e5ff", warn="#ffc933", bad="#ffaaa5",
+    primary="#8fd0ff", accent="#ffd75f", ok="#6ff089", info="#66e5ff", warn="#ffc933", bad="#ffaaa5", mark="#f0b0ff",
 )  # fmt: skip
 SAFE = _coloured(
     "safe", ground="#14171c", surface="#191d23", panel="#232932", cursor="#222e4c",
     text="#e2e5ea", dim="#98a1b0", faint="#78859a", rule="#3a424e", off="#737d8d",
-    primary="#a3b8d0", accent="#e8d3a0", ok="#1ab2ff", info="#dbffff", warn="#ffd91a", bad="#ff9966",
+    primary="#a3b8d0", accent="#e8d3a0", ok="#1ab2ff", info="#dbffff", warn="#ffd91a", bad="#ff9966", mark="#d7a8e8",
 )  # fmt: skip
 SIXTEEN = _of_the_terminal(
     "sixteen", primary="ansi_bright_cyan", accent="ansi_bright_yellow", ok="ansi_bright_green",
-    info="ansi_bright_cyan", warn="ansi_bright_yellow", bad="ansi_bright_red",
+    info="ansi_bright_cyan", warn="ansi_bright_yellow", bad="ansi_bright_red", mark="ansi_bright_magenta",
 )  # fmt: skip
 PLAIN = _of_the_terminal("plain")
 

@@ -25,11 +25,12 @@ from textual.filter import LineFilter, Monochrome, NoColor
 from textual.message import Message
 from textual.widgets import Static
 
-from console.actions import registry
+from console.actions import key_map, registry
+from console.actions.key_map import KeyMap
 from console.actions.registry import Action, Context, ScreenName
 from console.client.change_feed import Arrived, Connected, Feed, Lost, in_thread
 from console.forms.session_state import SessionState
-from console.forms.settings import ConsoleSettings
+from console.forms.settings import ConsoleSettings, Environment, EnvironmentOf, no_environment
 from console.text.guarded_streams import draw_on_what_may_vanish, inert
 from console.text.terminal_text import printable
 from console.text.tones import PLAIN, THEMES, theme_for
@@ -65,6 +66,7 @@ AGAIN_S = 15.0
 """A page that is refused the same within that is not told about again."""
 NOTE_S = 1.0
 """Shortest time between two writes of the person's place."""
+THEME = "MUSTER_THEME"
 _BOUND_ELSEWHERE = ("enter", "space", "ctrl+p", "ctrl+c")
 
 
@@ -103,18 +105,25 @@ class MusterApp(App[None]):
         clock: Callable[[], float] = since_boot,
         identity: Identity | None = None,
         theme: str = "dark",
-        production: Sequence[str] = (),
+        keys: KeyMap = key_map.DEFAULT,
+        environment_of: EnvironmentOf = no_environment,
         session: SessionState | None = None,
         flags: Mapping[str, Any] | None = None,
     ) -> None:
-        """`theme` as the setting of that name has it; `production`: patterns of names of cells that are; `flags`: what
-        was given on the command line, for the page of settings."""
+        """`theme` as the setting of that name has it; `environment_of`: the environment of a cell of these names;
+        `flags`: what was given on the command line, for the page of settings."""
         super().__init__()
+        self.registry = key_map.rows(keys.bound)
+        """Every action, with the keys of this person."""
+        key_map.show(self.registry)
+        self._own_keys = {key for bound in keys.bound.values() for key in bound.keys} - key_map.RESERVED.keys()
+        self._key_problems = keys.problems
+        self._environment_of = environment_of
         self.flags = flags or {}
         self._identity = identity
         self.title = title
         self.read_only = read_only
-        self.actions = {action.id: action for action in registry.actions(read_only=read_only)}
+        self.actions = {action.id: action for action in registry.actions(self.registry, read_only=read_only)}
         self.events = EventLog()
         self.clock = clock
         self._keyed_at = self._collected_at = clock()
@@ -128,7 +137,7 @@ class MusterApp(App[None]):
         self.feed = Feed(client_factory, self.post_message)
         self.beside = PresenceReporter(self.client, self.post_message, identity.person if identity is not None else "")
         self.frame = Frame()
-        self.drawing = FrameDrawing(self, production)
+        self.drawing = FrameDrawing(self)
         self.navigator = Navigator(self.client, self.events, self._arrives, lambda: self.post_message(Landed()))
         self.bars = Bars(self)
         self.steering = Navigation(self)
@@ -137,8 +146,10 @@ class MusterApp(App[None]):
             self.register_theme(known)
         if theme == "auto" and not os.environ.get("NO_COLOR"):
             theme = self.session.recall("theme") or theme
-        self.theme = theme_for(theme, os.environ, self.console.color_system).name
-        for key in dict.fromkeys(key for action in registry.ACTIONS for key in action.keys):
+        self._usual_theme = theme
+        self._dressed_for: str | None = None
+        self._dress()
+        for key in dict.fromkeys(key for action in self.registry for key in action.keys):
             if key not in _BOUND_ELSEWHERE:
                 self.bind(key, f"key('{key}')", show=False)
 
@@ -174,13 +185,16 @@ class MusterApp(App[None]):
         place, lost = self.session.begin()
         trail = trail_of(place.get("trail"))
         if trail and lost:
-            self.say("restored where you were: the console before this one was lost")
+            self.say("restored where you were before the last console was lost")
         self.navigator.open(self.frame.body, self._start, trail)
         self.feed.start()
         self.set_timer(AFTER_S, load_ahead)
         self.set_interval(1, self._time_passes)
         for problem in self.session.problems:
             self.report(SpecError("", problem))
+        if self._key_problems:
+            more = f" ({len(self._key_problems) - 1} more: `muster config check`)" if self._key_problems[1:] else ""
+            self.report(SpecError("", f"the keys are the usual ones: {self._key_problems[0]}{more}"))
 
     def _arrives(self) -> None:
         """Another page is shown, or about to be built."""
@@ -268,6 +282,7 @@ class MusterApp(App[None]):
         if self.link.connected(event, self.clock()):
             self.events.clear()
         self.beside.start()
+        self._dress()
         self.drawing.banner()
         if again and self.navigator.current is not None:
             # Whatever was being waited for died with the engine; what is not of the cell may have changed too.
@@ -317,6 +332,21 @@ class MusterApp(App[None]):
     def connected(self) -> bool:
         return self.link.client_now is not None
 
+    def _dress(self) -> None:
+        """Take the theme of the environment once its cell is known, unless another was asked for by name."""
+        here = self.environment
+        if here.name != self._dressed_for:
+            asked = self.flags.get("theme") or os.environ.get(THEME)
+            wanted = self._usual_theme if asked else here.theme or self._usual_theme
+            self.theme = theme_for(wanted, os.environ, self.console.color_system).name
+            self._dressed_for = here.name
+
+    @property
+    def environment(self) -> Environment:
+        """Of the cell; until it has answered, of what it was called by whoever started this."""
+        health = self.link.health
+        return self._environment_of((self.title,) if health is None else (health.cell, health.name))
+
     def action_redraw(self) -> None:
         """Everything anew: another program wrote on the terminal."""
         self.refresh(layout=True)
@@ -342,7 +372,7 @@ class MusterApp(App[None]):
 
     def action_key(self, key: str) -> None:
         """Do what a key means on the page that is shown."""
-        action = registry.by_key(registry.ACTIONS, key, self.context().screen)
+        action = registry.by_key(self.registry, key, self.context().screen)
         if action is not None:
             self.action_act(action.id)
 
@@ -352,7 +382,7 @@ class MusterApp(App[None]):
 
     def action_act(self, name: str) -> None:
         """Do what a row of the registry says, or say why not."""
-        action = next((action for action in registry.ACTIONS if action.id == name), None)
+        action = next((action for action in self.registry if action.id == name), None)
         if action is None or self.screen is not self.screen_stack[0]:
             return
         reason = self.why_not(action)
@@ -419,6 +449,9 @@ class MusterApp(App[None]):
     async def _acts_on_page(self, key: str) -> bool:
         """Do what is bound to a key, if anything is, before the next key is looked at. Textual would first hand it from
         the focused widget up to the app, and a `/` behind it would open its bar over the page that the key leaves."""
+        if key in self._own_keys:  # before what a list or a page does by it
+            self.action_key(key)
+            return True
         return await self._check_bindings(key, priority=True) or await self._check_bindings(key)
 
     async def on_prompt_bar_ready(self, event: PromptBar.Ready) -> None:
@@ -437,7 +470,7 @@ class MusterApp(App[None]):
 
     def _fatal_error(self) -> None:
         """A fault of this program: details into the log, one line on the screen. Never values of variables."""
-        note = "The console stopped on a fault of its own"
+        note = "The console stopped on an internal error"
         try:
             with self._log_path.open("a", encoding="utf-8") as log:
                 log.write(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}\n{inert(traceback.format_exc())}\n")
@@ -457,7 +490,8 @@ def run(
     log: Path | None = None,
     identity: Identity | None = None,
     theme: str = "auto",
-    production: Sequence[str] = (),
+    keys: KeyMap = key_map.DEFAULT,
+    environment_of: EnvironmentOf = no_environment,
     session: SessionState | None = None,
     flags: Mapping[str, Any] | None = None,
 ) -> int:
@@ -466,7 +500,7 @@ def run(
     draw_on_what_may_vanish()
     app = MusterApp(
         client_factory, read_only=read_only, title=title, start=start, log=log, identity=identity, theme=theme,
-        production=production, session=session, flags=flags,
+        keys=keys, environment_of=environment_of, session=session, flags=flags,
     )  # fmt: skip
     if constants.DRIVER is None:
         # Not in a browser, where textual-serve brings one.

@@ -55,7 +55,7 @@ class ConnectionState:
         """Raises UnreachableError while there is none. Safe on any thread."""
         client = self.client_now
         if client is None:
-            raise UnreachableError("not connected to an engine", "The console keeps trying")
+            raise UnreachableError("not connected to an engine", "The console keeps retrying")
         return client
 
     def connected(self, event: Connected, now: float) -> bool:
@@ -89,7 +89,7 @@ class ConnectionState:
         if self.outage is None:
             self.outage = Outage(now)
         known = isinstance(event.error, MusterError | OSError)
-        self.outage.problem = str(event.error) if known else f"{type(event.error).__name__} while asking the engine"
+        self.outage.problem = str(event.error) if known else f"{type(event.error).__name__} in a request to the engine"
         self.outage.retry_at = now + event.retry_in_s
         return first
 

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from console.tui.app import MusterApp
 
 
-NO = (part(" n ", "key"), part("no, leave it ", "strong"), part("  "))
-READ_ON = part("read on to its end: pgdn, G", "warn")
+NO = (part(" n ", "key"), part("no, cancel ", "strong"), part("  "))
+READ_ON = part("scroll to the end: pgdn, G", "warn")
 
 
 class AskingDialog(Dialog):
@@ -147,7 +147,7 @@ class ConfirmDialog(AskingDialog):
 
     @property
     def _plain(self) -> bool:
-        return not self.alone or one_key(self._proposal)
+        return not self.alone or one_key(self._proposal, cast("MusterApp", self.app).environment)
 
     @property
     def alone(self) -> bool:
@@ -228,7 +228,7 @@ class ConfirmDialog(AskingDialog):
         if not self.seen:
             self._question.show([*NO, READ_ON])
         elif self._plain:
-            yes = f"yes, {self._deed}" if self.alone else "put it to the vote, nothing else"
+            yes = f"yes, {self._deed}" if self.alone else "ask for votes, nothing else"
             self._question.show([*NO, part(" y ", "key"), part(yes, "off")])
         else:
             self._question.show([*NO, *self._digest.question(self._deed)])
@@ -352,7 +352,7 @@ class DecideDialog(AskingDialog):
             self._away = error.problem
         told = self._news.over or self._news.note
         if self._away:
-            told = "no answer from the engine: nothing is sent now, and what you wrote stays here"
+            told = "no answer from the engine: nothing is sent, and your text is kept"
         elif not told:
             told = cast("MusterApp", self.app).beside.words_on_this()
         self._told.display = bool(told)
@@ -413,21 +413,21 @@ class DecideDialog(AskingDialog):
 
     def _ask(self) -> None:
         if self._away or self._news.over:
-            self._question.show([part(" esc ", "key"), part("leave it ", "strong")])
+            self._question.show([part(" esc ", "key"), part("cancel ", "strong")])
         elif self._writing:
             lacks = (self._least or 0) - len("".join(self._input.value.split()))
             if lacks > 0:
-                more = f"say why, {lacks} character{'s' if lacks != 1 else ''} more"
+                more = f"give a reason, {lacks} more character{'s' if lacks != 1 else ''}"
                 then = [part(more, "off")]
             else:
-                then = [part(" ↵ ", "key"), part(self._deed if self._ending == "reason" else "go on", "off")]
-            self._question.show([part(" esc ", "key"), part("leave it ", "strong"), part("  "), *then])
+                then = [part(" ↵ ", "key"), part(self._deed if self._ending == "reason" else "continue", "off")]
+            self._question.show([part(" esc ", "key"), part("cancel ", "strong"), part("  "), *then])
         elif not self._reached:
             self._question.show([*NO, READ_ON])
         else:
             yes = [part(" y ", "key"), part(f"yes, {self._deed}", "off")]
             asked = yes if self._ending == "key" else self._digest.question(self._deed)
-            why = [part("   "), part(" r ", "key"), part("say why", "off")] if self._least is not None else []
+            why = [part("   "), part(" r ", "key"), part("give a reason", "off")] if self._least is not None else []
             self._question.show([*NO, *asked, *why])
 
 
@@ -463,7 +463,7 @@ class PassphraseDialog(Dialog):
 
     def _draw(self) -> None:
         lines = tuple(map(text_line, wrap(printable(self._prompt), self._body.text_width)))
-        self._body.show([Section("To sign your vote", lines, "↵ signs, esc leaves it")])
+        self._body.show([Section("Sign your vote", lines, "↵ signs, esc cancels")])
 
     @on(Input.Submitted)
     def _given(self, event: Input.Submitted) -> None:
@@ -521,8 +521,8 @@ class InputsDialog(Dialog):
             line.cursor_blink = False
         self._inputs[0].focus()
         self._hint.show(
-            [part(" esc ", "key"), part("leave it ", "strong"), part(" ↵ ", "key"),
-             part("next; behind the last: try it on a fork", "off")]
+            [part(" esc ", "key"), part("cancel ", "strong"), part(" ↵ ", "key"),
+             part("next; after the last: try it on a fork", "off")]
         )  # fmt: skip
 
     def on_resize(self) -> None:
@@ -536,7 +536,7 @@ class InputsDialog(Dialog):
             for name, what in self._asked
             for line in hanging(f"{printable(name)}  ", printable(what), width, "accent")
         ]
-        self._body.show([Section(printable(self._title), tuple(lines), "empty: as the runbook says")])
+        self._body.show([Section(printable(self._title), tuple(lines), "empty: the runbook's default")])
 
     @on(Input.Submitted)
     def _written(self, event: Input.Submitted) -> None:

@@ -20,9 +20,10 @@ from textual.events import Key
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
-from console.actions.registry import ACTIONS, Action, Context, Jumps, key_label
+from console.actions.registry import Action, Context, Jumps, key_label
 from console.text.terminal_text import fit, printable, wrap
 from console.tui.widgets.drawing import OneLine, part
+from console.tui.widgets.frame import where_spans
 from console.tui.widgets.pane import SectionsView
 from console.tui.widgets.prompt_bar import PromptInput
 from console.views.sections import Line, Section, text_line
@@ -44,11 +45,22 @@ class Dialog(ModalScreen[bool]):
         border: round $border; padding: 0 1; }
     Dialog SectionsView { height: auto; max-height: 100%; }
     Dialog > #outage { dock: bottom; }
+    Dialog > #where { dock: top; }
     """
     ACTS: ClassVar[bool] = True
     """A yes in it leads to a change."""
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,backspace,q", "leave", show=False)]
     _outage: OneLine | None = None
+
+    def on_mount(self) -> None:
+        """Over a change, say in which environment it would be made: the header is dimmed."""
+        app = cast("MusterApp", self.app)
+        where = where_spans(app.environment) if self.ACTS else []
+        if where:
+            line = OneLine("top", id="where")
+            self.mount(line)
+            cell = app.link.health.cell if app.link.health is not None else app.title
+            line.show([*(part(text, tone) for text, tone in where), part(f" cell {cell}", "strong")])
 
     def action_leave(self) -> None:
         self.dismiss(False)
@@ -129,7 +141,7 @@ class ChoiceDialog(MenuDialog):
 
     def __init__(self, title: str, rows: Sequence[tuple[str, str, str]], chosen: Callable[[str], object]) -> None:
         """`rows`: what is given to `chosen`, what it is, and more of it."""
-        super().__init__(title, "↵ takes one")
+        super().__init__(title, "↵ chooses one")
         self._rows = rows
         self._chosen = chosen
 
@@ -172,7 +184,7 @@ class OverwriteDialog(Dialog):
     def on_mount(self) -> None:
         self._body.focus()
         self._question.show(
-            [part(" n ", "key"), part("no, leave it ", "strong"), part(" y ", "key"), part("yes, replace it", "off")]
+            [part(" n ", "key"), part("no, cancel ", "strong"), part(" y ", "key"), part("yes, replace it", "off")]
         )
 
     def on_resize(self) -> None:
@@ -181,7 +193,7 @@ class OverwriteDialog(Dialog):
 
     def _show(self) -> None:
         lines = [*wrap(printable(self._path), self._body.text_width), printable(self._told)]
-        self._body.show([Section("There is such a file already", tuple(text_line(line) for line in lines))])
+        self._body.show([Section("This file already exists", tuple(text_line(line) for line in lines))])
 
     def action_accept(self) -> None:
         self.dismiss(True)
@@ -267,10 +279,10 @@ MOVING = (
     ("j k ↓ ↑", "one line"),
     ("^d ^u pgdn pgup", "half a page, a page"),
     ("gg G home end", "first, last"),
-    ("← →", "columns to the side"),
-    ("space", "mark, for an action on several"),
-    ("tab", "next column of a page; in a bar: complete"),
-    ("↑ ^r in a bar", "earlier lines with what is typed in them"),
+    ("← →", "scroll columns"),
+    ("space", "mark several for one action"),
+    ("tab", "next column; in a bar: complete"),
+    ("↑ ^r in a bar", "earlier lines that contain the text"),
 )
 
 FILTERS = (
@@ -279,7 +291,7 @@ FILTERS = (
     ("gpu>=8 wait>2h memory>64g use<50%", "quantities with units"),
     ("!tenant:acme", "not"),
     ("llama", "id or name contains"),
-    ("sort:-wait", "order, - for descending"),
+    ("sort:-wait", "sort order, - for descending"),
 )
 
 
@@ -292,7 +304,7 @@ def help_sections(available: Sequence[Action], context: Context, width: int = 96
     away = [action for action in available if context.screen not in action.screens and action.keys]
     sections = [Section("Here", _lines(looks, context, width), context.screen)]
     if acts:
-        sections.append(Section("Acts on the cluster", _lines(acts, context, width), "each asks first"))
+        sections.append(Section("Changes the cluster", _lines(acts, context, width), "each asks for confirmation"))
     sections.append(Section("Go to", _jump_lines(available, pages)))
     sections.append(Section("Moving", _two_columns(MOVING, 18)))
     if away:
@@ -309,7 +321,7 @@ def found(sections: Sequence[Section], words: str) -> list[Section]:
         return list(sections)
     kept = [section._replace(lines=tuple(line for line in section.lines if _has(line, wanted))) for section in sections]
     return [section for section in kept if section.lines] or [
-        Section("Nothing", (text_line(f"no key and no command has to do with '{printable(words)}'", "warn"),))
+        Section("Nothing", (text_line(f"no key or command matches '{printable(words)}'", "warn"),))
     ]
 
 
@@ -343,7 +355,7 @@ def _jump_lines(available: Sequence[Action], pages: Sequence[Action]) -> tuple[L
         Line(((fit(f"g {key}", 6), "accent"), (fit(digits.get(action.id, ""), KEYS - 6), "accent"), (action.title, "")))
         for key, action in sorted(jumps.pages.items())
     ]
-    return (*lines, Line(((fit("g u", KEYS), "accent"), ("The page before", ""))))
+    return (*lines, Line(((fit("g u", KEYS), "accent"), ("Previous page", ""))))
 
 
 def _command(action: Action) -> list[Line]:
@@ -383,7 +395,9 @@ class ActionProvider(Provider):
     @property
     def _rows(self) -> list[tuple[Action, str]]:
         app = cast("MusterApp", self.app)
-        return [(action, _hint(action, app.why_not(action))) for action in ACTIONS if action.id not in _NOT_OFFERED]
+        return [
+            (action, _hint(action, app.why_not(action))) for action in app.registry if action.id not in _NOT_OFFERED
+        ]
 
     def _run(self, action: Action) -> None:
         cast("MusterApp", self.app).action_act(action.id)

@@ -321,7 +321,7 @@ AT_ONCE = ("ctrl+c",)
 """Keys that never wait."""
 MAX_HELD = 200
 """Keys that wait for a page. Nobody types so many: a paste or a stuck key."""
-AWAY = "the engine does not answer: nothing can be done until it is back. esc leaves"
+AWAY = "the engine does not answer: no action is possible until it is back. esc closes"
 
 
 class KeyQueue:

@@ -10,6 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 
+from console.actions.key_map import key_of
 from console.text.terminal_text import fit
 from console.tui.dialog_frames import Dialog, MenuDialog
 from console.tui.widgets.drawing import OneLine, part
@@ -63,7 +64,7 @@ class ColumnDialog(Dialog):
 
     def on_mount(self) -> None:
         self._body.focus()
-        keys = (("space", "show or hide"), ("J K", "down, up"), ("r", "as usual"), ("↵", "done"), ("esc", "leave"))
+        keys = (("space", "show or hide"), ("J K", "down, up"), ("r", "default"), ("↵", "done"), ("esc", "leave"))
         self._keys.show([each for key, what in keys for each in (part(f" {key} ", "key"), part(f"{what} ", "off"))])
 
     def on_resize(self) -> None:
@@ -126,7 +127,7 @@ class SortDialog(MenuDialog):
         self, columns: Sequence[Column], order: Sequence[tuple[str, bool]], chosen: Callable[[str, bool], object]
     ) -> None:
         """`chosen` is called with the name, and whether it is the second to sort by."""
-        super().__init__("Sort by", "↵ by it, again turns it; + then by it")
+        super().__init__("Sort by", "↵ sort, again reverses; + adds a sort column")
         self._columns = columns
         self._order = order
         self._chosen = chosen
@@ -221,7 +222,7 @@ def freeze(app: MusterApp, _argument: str) -> None:
     except MusterError as error:
         app.report(error)
         return
-    app.say(f"{pane.NAME} stays as it is; f goes on" if pane.frozen else f"{pane.NAME} follows the cell")
+    app.say(f"{pane.NAME}: frozen; {key_of('still')} resumes" if pane.frozen else f"{pane.NAME}: live")
 
 
 def _list(app: MusterApp) -> ListPane:

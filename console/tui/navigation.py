@@ -10,7 +10,8 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from console.actions.registry import Action, Context, key_label, parse_command
+from console.actions.key_map import key_of
+from console.actions.registry import Action, Context, parse_command
 from console.client.change_feed import in_thread
 from console.text.terminal_text import printable
 from console.tui.navigator import kept, page_command
@@ -59,14 +60,14 @@ async def open_by_id(app: MusterApp, name: str) -> None:
     exact = [hit for hit in hits if hit.id == name and hit.kind in PAGES]
     if not exact:
         near = ", ".join(dict.fromkeys(printable(hit.id) for hit in hits[:4]))
-        raise NotFoundError(f"nothing is called '{printable(name)[:80]}'", f"There is {near}" if near else "")
+        raise NotFoundError(f"nothing is named '{printable(name)[:80]}'", f"Did you mean {near}?" if near else "")
     if len(exact) == 1:
         go_to(app, exact[0])
         return
     from console.tui.dialog_frames import ChoiceDialog
 
     rows = [(str(index), f"{hit.kind} {hit.id}", hit.detail) for index, hit in enumerate(exact)]
-    title = f"What is called {printable(name)[:40]}"
+    title = f"Objects named {printable(name)[:40]}"
     app.push_screen(ChoiceDialog(title, rows, lambda index: go_to(app, exact[int(index)])))
 
 
@@ -231,11 +232,11 @@ class Navigation:
     def travel(self, step: int) -> None:
         """Through the views as one came by them."""
         if not self._app.navigator.travel(step):
-            self._app.say("this is where you began" if step < 0 else "this is where you came from last")
+            self._app.say("this is the first page" if step < 0 else "this is the latest page")
 
     def page_before(self) -> None:
         if not self._app.navigator.page_before():
-            self._app.say("there was no page before this one")
+            self._app.say("there is no earlier page")
 
     def leave(self) -> None:
         if not self._app.navigator.back():
@@ -319,7 +320,7 @@ class Navigation:
             except MusterError as error:
                 self._app.report(error)
             else:
-                self._app.say(f"{done.suggestion.id} is set aside until things change")
+                self._app.say(f"{done.suggestion.id} is dismissed until things change")
             self.refresh()
 
         self._app.run_worker(do(), group="reject")
@@ -390,7 +391,7 @@ class Navigation:
                 return
             if self._app.navigator.current is pane:
                 self._app.navigator.drill("proposal", proposal)
-            self._app.say(f"{proposal} is put to the vote; nothing is done yet")
+            self._app.say(f"{proposal} waits for votes; nothing is done yet")
 
         self._app.run_worker(do(), group="propose")
 
@@ -409,7 +410,7 @@ class Navigation:
         on_its_page = current is not None and current.NAME == "proposal" and current.copyable == proposal_id
         if deed in READ_FIRST and not on_its_page:
             self._app.navigator.drill("proposal", proposal_id)
-            self._app.say(f"read {proposal_id} to its end, then {key_label(self._app.actions[deed].keys[0])}")
+            self._app.say(f"scroll {proposal_id} to its end, then {key_of(deed)}")
             return
 
         async def decided() -> str:
@@ -421,7 +422,7 @@ class Navigation:
                 return cast("str", await do(self._app, found))
             pane = cast("ProposalPane", current)
             shown = pane.chosen()
-            assert shown is not None, "its id is known"
+            assert shown is not None, "once its id is known"
             if deed not in READ_FIRST:
                 return cast("str", await do(self._app, shown))
             pane.refuse_unread()

@@ -368,7 +368,7 @@ def page_command(line: str, available: Iterable[Action]) -> ParsedCommand:
     """The command of a line that leads to a page. Raises SpecError for any other line."""
     command = parse_command(line, list(available))
     if not _leads(command):
-        raise SpecError("", f"':{printable(line)[:80]}' does not lead to a page", "Type it yourself if you mean it")
+        raise SpecError("", f"':{printable(line)[:80]}' is not a page", "Type it yourself to run it")
     return command
 
 
@@ -411,14 +411,14 @@ def bookmark(app: MusterApp, argument: str) -> None:
         app.bars.open_command(f"bookmark {_free_name(app, line)}")
         return
     if _NAME.fullmatch(name) is None:
-        raise SpecError("", f"'{printable(name)[:40]}' is no name for a bookmark", "One word without = and :")
+        raise SpecError("", f"'{printable(name)[:40]}' is not a bookmark name", "Use one word without = and :")
     if not line or len(line) > LONGEST or not line.isprintable():
-        raise SpecError("", "there is no line behind =", f"Write :bookmark {name} = workloads state:queued")
+        raise SpecError("", "there is no line after =", f"Write :bookmark {name} = workloads state:queued")
     page_command(line, app.actions.values())
     if any(name in action.commands for action in app.actions.values()):
-        raise SpecError("", f"':{name}' is a command", "Take another name")
+        raise SpecError("", f"':{name}' is a command", "Use another name")
     if len(kept(app.session)) >= MOST:
-        raise SpecError("", f"there are {MOST} bookmarks", "Take one away first: :forget NAME")
+        raise SpecError("", f"there are {MOST} bookmarks", "Remove one first: :forget NAME")
     _change(app, name, line, f"bookmark {name}: :{line}")
 
 
@@ -428,7 +428,7 @@ def forget(app: MusterApp, argument: str) -> None:
     name = argument.strip() or (pane.chosen() if pane is not None and pane.NAME == "bookmarks" else "")  # type: ignore[attr-defined]
     if name not in kept(app.session):
         raise SpecError("", f"there is no bookmark '{printable(name)[:40]}'", "See :bookmarks")
-    _change(app, name, None, f"bookmark {name} is gone; it was :{kept(app.session)[name]}")
+    _change(app, name, None, f"bookmark {name} removed; it was :{kept(app.session)[name]}")
 
 
 def _free_name(app: MusterApp, line: str) -> str:

@@ -79,7 +79,7 @@ def page_data(pane: Pane | None) -> PageData:
         headings, fetch = pane.table.headings, pane.table.fetch
         names = tuple(heading.name for heading in headings)
         return PageData(pane.NAME, names, lambda offset, limit: _part_of_rows(fetch, names, offset, limit))
-    raise RefusedError("nothing is listed here", "Go to a list first, such as :workloads")
+    raise RefusedError("this page has no list", "Go to a list first, such as :workloads")
 
 
 def list_data(connect: Connect, view: ListView) -> PageData:
@@ -128,7 +128,7 @@ def row_part(data: PageData, row: Row, index: int) -> PageRows:
     first = max(0, index - 100)
     part = data.read(first, 201)
     if row.id not in part.ids:
-        raise RefusedError(f"{row.id} is not listed any more", "Choose another")
+        raise RefusedError(f"{row.id} is no longer listed", "Choose another")
     at = part.ids.index(row.id)
     return part._replace(ids=[row.id], cells=[part.cells[at]], items=[part.items[at]])
 
@@ -217,7 +217,7 @@ async def put(app: MusterApp, text: str) -> None:
     size = len(text.encode())
     if size > MAX_BYTES:
         path = await in_thread(partial(keep, text))
-        app.say(f"{size:,} bytes are too many for the clipboard: they are in {path}")
+        app.say(f"{size:,} bytes are too large for the clipboard: saved to {path}")
         return
     app.copy_to_clipboard(pasteable(text))
     lines = text.count("\n") + 1
@@ -235,7 +235,7 @@ def keep(text: str) -> Path:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
             file.write(pasteable(text) + "\n")
     except OSError as error:
-        raise RefusedError(f"too much for the clipboard, and {path} cannot be written ({error.strerror})") from None
+        raise RefusedError(f"too large for the clipboard, and {path} cannot be written ({error.strerror})") from None
     return path
 
 
@@ -257,11 +257,11 @@ def _choices(app: MusterApp, pane: Pane) -> list[CopyChoice]:
         found += _of_table(app, pane)
     if isinstance(pane, DetailPane) and pane.detail is not None:
         lines = pane.text_lines()
-        found.append(_fixed("p", "the page as text", "\n".join(lines), f"{len(lines):,} lines"))
+        found.append(_fixed("p", "page as text", "\n".join(lines), f"{len(lines):,} lines"))
     command = shell_command(app, pane)
     if command:
-        found.append(_fixed("s", "the shell command", command))
-    found.append(_fixed("l", "the : line of the page", pane.line))
+        found.append(_fixed("s", "shell command", command))
+    found.append(_fixed("l", ": line of the page", pane.line))
     return found
 
 
@@ -299,8 +299,8 @@ def _of_table(app: MusterApp, pane: TablePane) -> list[CopyChoice]:
         app.push_screen(CopyDialog("Copy a cell", offers, partial(_take, app)))
 
     return [
-        CopyChoice("c", "a cell …", "choose the column", cells),
-        CopyChoice("r", "the row", "with tabs between its cells", tsv_row),
+        CopyChoice("c", "cell …", "choose the column", cells),
+        CopyChoice("r", "row", "cells separated by tabs", tsv_row),
         CopyChoice("t", "all rows, with tabs", how_many, partial(rows, _tsv)),
         CopyChoice("v", "all rows as CSV", how_many, partial(rows, _csv)),
         CopyChoice("j", "all rows as JSON", how_many, partial(rows, _json)),
@@ -358,14 +358,14 @@ def export(app: MusterApp, argument: str) -> None:
     """Export the page. Without an argument, begin the line that exports, with a name to change. Raises SpecError."""
     pane = app.navigator.current
     if not isinstance(pane, TablePane) or pane.table.fetch is None:
-        raise SpecError("", "nothing is listed here", "Go to a list first, such as :workloads")
+        raise SpecError("", "this page has no list", "Go to a list first, such as :workloads")
     if not argument:
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
         app.bars.open_command(f"export csv ~/muster-{pane.NAME}-{stamp}.csv")
         return
     form, path = read_argument(argument, pane.NAME)
     if pane.work is not None and pane.work.note:
-        raise SpecError("", "an export is under way", "Wait for it, or stop it with esc")
+        raise SpecError("", "an export is running", "Wait, or stop it with esc")
     begin = partial(_begin, app, pane, form, path)
     try:
         there = path.lstat()
@@ -373,7 +373,7 @@ def export(app: MusterApp, argument: str) -> None:
         begin(replace=False)
         return
     if not path.is_file():
-        raise SpecError("", f"{path} is no file", "Give another name")
+        raise SpecError("", f"{path} is not a file", "Give another name")
     age = duration(max(0, round((time.time() - there.st_mtime) * 1000)))
     app.push_screen(OverwriteDialog(str(path), f"{there.st_size:,} bytes, {age} old", partial(begin, replace=True)))
 
@@ -387,10 +387,12 @@ def read_argument(argument: str, name: str) -> tuple[Form, Path]:
     elif argument.strip().endswith((".csv", ".json")):
         form, rest = ("csv" if argument.strip().endswith(".csv") else "json"), argument.strip()
     else:
-        raise SpecError("", f"'{printable(word)[:40]}' is no form to export in", "Write :export csv PATH or json PATH")
+        raise SpecError(
+            "", f"'{printable(word)[:40]}' is not an export format", "Write :export csv PATH or :export json PATH"
+        )
     rest = rest or f"~/muster-{name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.{form}"
     if "\0" in rest:
-        raise SpecError("", "a name of a file has no such characters", "Give another name")
+        raise SpecError("", "a file name cannot contain these characters", "Give another name")
     return form, Path(os.path.abspath(os.path.expanduser(rest)))
 
 
@@ -486,7 +488,7 @@ class Export:
         except OSError as error:
             with suppress(OSError):
                 part.unlink()
-            raise RefusedError(f"{self._path}: {_why(error)}", "Nothing was exported. Give another path") from None
+            raise RefusedError(f"{self._path}: {_why(error)}", "Nothing was exported. Use another path") from None
         except BaseException:
             with suppress(OSError):
                 part.unlink()
@@ -526,7 +528,7 @@ class Export:
         first, last = self.versions
         moved = ""
         if self._gaps:
-            moved = f"; the list moved fast meanwhile (v{first:,} to v{last:,}): rows may be missing or be there twice"
+            moved = f"; the list changed during the export (v{first:,} to v{last:,}): rows may be missing or repeated"
         elif first != last:
             moved = f"; the cell went from v{first:,} to v{last:,} meanwhile"
         return f"exported {count} to {path}{moved}"
@@ -586,11 +588,11 @@ class Export:
 def _why(error: OSError) -> str:
     """In words, without the name of the temporary file."""
     if isinstance(error, FileExistsError):
-        return "there is such a file by now"
+        return "the file exists by now"
     return (error.strerror or "cannot be written").lower()
 
 
-TITLES = {"handover": "Hand-over of the shift", "incident": "Summary of an incident"}
+TITLES = {"handover": "Shift handover", "incident": "Incident summary"}
 _SIGNS = re.compile(r"([\\`*_\[\]<>#|~])")
 """Characters with a meaning in Markdown or HTML."""
 
@@ -610,7 +612,7 @@ def markdown(run: DraftRun) -> str:
     lines += _listed("Mind", draft.risks) + _listed("Find out first", draft.questions)
     if run.model is not None:
         said = (*run.model.summary, *(each for part in run.model.parts for each in part.sentences))
-        lines += ["## Words of the model, not checked", "", *(f"> {text_of(each)}" for each in said), ""]
+        lines += ["## Model text, not checked", "", *(f"> {text_of(each)}" for each in said), ""]
     facts = {fact.id: fact for fact in draft.facts}
     if facts:
         lines += [
@@ -652,18 +654,18 @@ def save(app: MusterApp, argument: str) -> None:
         app.bars.open_command(f"save ~/muster-{run.ask.task}-{stamp}.md")
         return
     if "\0" in argument:
-        raise SpecError("", "a name of a file has no such characters", "Give another name")
+        raise SpecError("", "a file name cannot contain these characters", "Give another name")
     path = Path(os.path.abspath(os.path.expanduser(argument.strip())))
     try:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             file.write(markdown(run))
     except FileExistsError:
-        raise SpecError("", f"{printable(str(path))} is there already", "Give another name") from None
+        raise SpecError("", f"{printable(str(path))} already exists", "Give another name") from None
     except OSError as error:
         raise SpecError(
             "", f"{printable(str(path))} cannot be written ({error.strerror})", "Give another name"
         ) from None
-    app.say(f"{printable(run.id)} is in {printable(str(path))}")
+    app.say(f"{printable(run.id)} is saved to {printable(str(path))}")
 
 
 def edit(app: MusterApp, argument: str) -> None:
@@ -680,17 +682,17 @@ def edit(app: MusterApp, argument: str) -> None:
             ended = subprocess.run([*editor, name], check=False).returncode
     except SuspendNotSupported:
         Path(name).unlink(missing_ok=True)
-        raise SpecError("", "no editor can be shown here", "Write it to a file with :save PATH") from None
+        raise SpecError("", "no editor can run here", "Write it to a file with :save PATH") from None
     except OSError as error:
         Path(name).unlink(missing_ok=True)
         raise SpecError("", f"{printable(editor[0])} cannot be started ({error.strerror})", "Set EDITOR") from None
     app.refresh(layout=True)
-    app.say(f"{printable(run.id)} is in {name}" + (f"; the editor ended with {ended}" if ended else ""))
+    app.say(f"{printable(run.id)} is in {name}" + (f"; the editor exited with {ended}" if ended else ""))
 
 
 def _shown(app: MusterApp) -> DraftRun:
     """The draft on the page. Raises RefusedError while there is none."""
     detail = cast("DraftPane", app.navigator.current).detail if app.context().screen == "draft" else None
     if detail is None:
-        raise RefusedError("no draft is shown here", "Go to one first, such as :handover")
+        raise RefusedError("this page shows no draft", "Open one first, such as :handover")
     return detail.run

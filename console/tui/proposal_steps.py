@@ -59,9 +59,9 @@ _GOOD_IN: dict[str, tuple[str, ...]] = {
 MIN_GLASS = 10
 """Characters of a reason to break the glass; the policy may want more."""
 WARNING = (
-    "BREAK-GLASS: this carries the plan out NOW, without the votes that the policy asks for.",
-    "Everybody who could have voted is told. A review of what you did stays open until another person closes it, and "
-    "until then you cannot break the glass again. The audit keeps your name and your reason.",
+    "BREAK-GLASS: this carries the plan out NOW, without the votes that the policy requires.",
+    "Everybody who could have voted is notified. A review stays open until another person closes it, and "
+    "until then you cannot break the glass again. The audit records your name and your reason.",
 )
 
 
@@ -100,7 +100,7 @@ async def finish(
         raise
     if not wanted or (dialog.alone and yes is None):
         await in_thread(withdraw)
-        return f"{action.title}: nothing was changed"
+        return f"{action.title}: cancelled, nothing changed"
     if follow:
         app.navigator.drill("proposal", proposal.id)
     return put_to_vote(proposal) if yes is None else await approve_own(app, proposal, *yes)
@@ -109,12 +109,12 @@ async def finish(
 async def approve(app: MusterApp, proposal: Proposal, width: int) -> str:
     """Vote yes; what was the last vote needed carries it out. `width` is that of the plan as it was read. Gives what to
     tell. Raises MusterError."""
-    ending: Ending = "key" if one_key(proposal) else "digest"
+    ending: Ending = "key" if one_key(proposal, app.environment) else "digest"
     least = MIN_REASON if proposal.wants_reason else 0
-    signing = "your vote is signed with your own key" if proposal.signed else ""
+    signing = "your vote is signed with your key" if proposal.signed else ""
     said = await _asked(app, proposal, "approve", ending, least, signing)
     if said is None:
-        return f"{proposal.id}: you have not voted"
+        return f"{proposal.id}: no vote cast"
     signed = await _vote_signature(app, proposal, width)
     outcome = await _sent(
         proposal, "approve", said, lambda: app.client().approve(proposal.id, proposal.digest, said, signed)
@@ -127,14 +127,14 @@ async def own_yes(app: MusterApp, proposal: Proposal, width: int) -> tuple[str, 
     None where they leave it after all. Raises MusterError."""
     said: str | None = ""
     if proposal.wants_reason:
-        said = await _asked(app, proposal, "carry it out", "reason", MIN_REASON)
+        said = await _asked(app, proposal, "execute it", "reason", MIN_REASON)
     return None if said is None else (said, await _vote_signature(app, proposal, width))
 
 
 async def approve_own(app: MusterApp, proposal: Proposal, said: str, signed: Signed | None) -> str:
     """Approve one's own proposal with the result of `own_yes`. Returns the text to show. Raises MusterError."""
     outcome = await _sent(
-        proposal, "carry it out", said, lambda: app.client().approve(proposal.id, proposal.digest, said, signed)
+        proposal, "execute it", said, lambda: app.client().approve(proposal.id, proposal.digest, said, signed)
     )
     return told(outcome, proposal.title)
 
@@ -143,16 +143,16 @@ async def reject(app: MusterApp, proposal: Proposal) -> str:
     """Vote no. No harder than a yes, and a reason is asked for where a yes needs one."""
     said = await _asked(app, proposal, "reject", "key", MIN_REASON if proposal.wants_reason else 0)
     if said is None:
-        return f"{proposal.id}: you have not voted"
+        return f"{proposal.id}: no vote cast"
     done = await _sent(
         proposal, "reject", said, lambda: app.client().vote(proposal.id, proposal.digest, "reject", said)
     )
-    return f"{done.id} is {state_word(done.state)}: nothing of it will be done"
+    return f"{done.id} is {state_word(done.state)}: nothing will be executed"
 
 
 async def execute(app: MusterApp, proposal: Proposal) -> str:
-    if await _asked(app, proposal, "execute", "key" if one_key(proposal) else "digest") is None:
-        return f"{proposal.id}: nothing was done"
+    if await _asked(app, proposal, "execute", "key" if one_key(proposal, app.environment) else "digest") is None:
+        return f"{proposal.id}: cancelled, nothing done"
     return told(await _sent(proposal, "execute", "", lambda: app.client().execute(proposal.id)), proposal.title)
 
 
@@ -160,14 +160,14 @@ async def pause(app: MusterApp, proposal: Proposal) -> str:
     """No confirmation beside the reason: stopping is safe."""
     said = await _asked(app, proposal, "pause", "reason", 0)
     if said is None:
-        return f"{proposal.id}: it goes on"
+        return f"{proposal.id}: cancelled, still running"
     done = await _sent(proposal, "pause", said, lambda: app.client().pause(proposal.id, said))
     return f"{done.id} is {state_word(done.state)}"
 
 
 async def go_on(app: MusterApp, proposal: Proposal) -> str:
     if await _asked(app, proposal, "resume", "key") is None:
-        return f"{proposal.id}: it stays paused"
+        return f"{proposal.id}: still paused"
     return told(await _sent(proposal, "resume", "", lambda: app.client().resume(proposal.id)), proposal.title)
 
 
@@ -175,12 +175,10 @@ async def accept(app: MusterApp, proposal: Proposal) -> str:
     """Go on although the last step could not be verified."""
     last = next((each for each in reversed(proposal.standing) if each.state in ("failed", "inconclusive")), None)
     found = last.verified if last else ()
-    if await _asked(app, proposal, "accept it as it is and go on", "digest", None, *found) is None:
-        return f"{proposal.id}: it stays paused"
+    if await _asked(app, proposal, "accept it as is and resume", "digest", None, *found) is None:
+        return f"{proposal.id}: still paused"
     return told(
-        await _sent(
-            proposal, "accept it as it is and go on", "", lambda: app.client().resume(proposal.id, accept=True)
-        ),
+        await _sent(proposal, "accept it as is and resume", "", lambda: app.client().resume(proposal.id, accept=True)),
         proposal.title,
     )
 
@@ -189,11 +187,14 @@ async def say_go(app: MusterApp, proposal: Proposal) -> str:
     """To the step that waits for a word."""
     step = waiting_step(proposal)
     if step is None:
-        raise RefusedError(f"no step of {proposal.id} waits for a word", "Look at what it waits for")
-    if await _asked(app, proposal, f"do step {step}", "key" if one_key(proposal) else "digest") is None:
-        return f"{proposal.id}: step {step} waits"
+        raise RefusedError(f"no step of {proposal.id} waits for confirmation", "See the page for what it waits for")
+    if (
+        await _asked(app, proposal, f"confirm step {step}", "key" if one_key(proposal, app.environment) else "digest")
+        is None
+    ):
+        return f"{proposal.id}: step {step} still waits"
     return told(
-        await _sent(proposal, "do its step", "", lambda: app.client().confirm(proposal.id, step)), proposal.title
+        await _sent(proposal, "confirm the step", "", lambda: app.client().confirm(proposal.id, step)), proposal.title
     )
 
 
@@ -205,20 +206,20 @@ async def roll_back(app: MusterApp, proposal: Proposal) -> str:
         action = app.actions["roll_back"]
         shell = action.shell_line((proposal.id,))
         return await finish(app, action, lambda: app.client().propose(asked), shell, follow=True)
-    ending: Ending = "key" if one_key(now) else "digest"
+    ending: Ending = "key" if one_key(now, app.environment) else "digest"
     said = await _asked(app, proposal, "roll it back", ending, MIN_REASON, does=now)
     if said is None:
-        return f"{proposal.id}: nothing was taken back"
+        return f"{proposal.id}: cancelled, nothing rolled back"
     return told(
         await _sent(proposal, "roll it back", said, lambda: app.client().rollback(proposal.id, said)),
-        f"{proposal.title}, taken back",
+        f"{proposal.title}, rolled back",
     )
 
 
 async def withdraw(app: MusterApp, proposal: Proposal) -> str:
     said = await _asked(app, proposal, "withdraw", "reason", 0)
     if said is None:
-        return f"{proposal.id}: it stays"
+        return f"{proposal.id}: cancelled, still open"
     done = await _sent(proposal, "withdraw", said, lambda: app.client().cancel(proposal.id, said))
     return f"{done.id} is {state_word(done.state)}"
 
@@ -231,7 +232,7 @@ async def ask_again(app: MusterApp, proposal: Proposal) -> str:
     request = request_of(proposal)
     fresh = await in_thread(lambda: app.client().preview(request))
     if not await app.push_screen_wait(ConfirmDialog(fresh, "", app.clock, asks_only=True)):
-        return f"{proposal.id}: nothing was proposed"
+        return f"{proposal.id}: cancelled, nothing proposed"
 
     def propose() -> Proposal:
         client = app.client()
@@ -239,19 +240,19 @@ async def ask_again(app: MusterApp, proposal: Proposal) -> str:
         return client.revise(proposal.id, request) if mine else client.propose(request)
 
     made = await in_thread(propose)
-    return f"{made.id} is put to the vote: {others_needed(made)}" if made.needs else f"{made.id} is proposed"
+    return f"{made.id} is proposed: {others_needed(made)}" if made.needs else f"{made.id} is proposed"
 
 
 async def break_glass(app: MusterApp, proposal: Proposal, width: int) -> str:
     """Never by one key: a reason, then the digest; signed where votes are."""
     said = await _asked(app, proposal, "BREAK THE GLASS", "digest", MIN_GLASS, *WARNING, alarm=True)
     if said is None:
-        return f"{proposal.id}: the glass is whole, nothing was done"
+        return f"{proposal.id}: cancelled, nothing done"
     signed = await _signature(app, proposal, "breakglass", width) if proposal.signed else None
     outcome = await _sent(
         proposal, "BREAK THE GLASS", said, lambda: app.client().break_glass(proposal.id, proposal.digest, said, signed)
     )
-    return f"{told(outcome, proposal.title)}\na review of it is open now"
+    return f"{told(outcome, proposal.title)}\na review is now open"
 
 
 async def _sent(proposal: Proposal, deed: str, said: str, call: Callable[[], T]) -> T:
@@ -262,8 +263,8 @@ async def _sent(proposal: Proposal, deed: str, said: str, call: Callable[[], T])
     except UnreachableError as error:
         _UNSENT[proposal.id, deed] = said
         raise UnreachableError(
-            f"the engine went away before it said what became of '{deed}' for {proposal.id}: {error.problem}",
-            "This page says it once the engine is back. What you wrote is kept; asking again cannot do it twice",
+            f"connection lost before the engine confirmed '{deed}' for {proposal.id}: {error.problem}",
+            "This page shows the result once the engine is back. Your text is kept; trying again cannot do it twice",
         ) from None
     _UNSENT.pop((proposal.id, deed), None)
     return done
@@ -351,7 +352,7 @@ def ask_passphrase(app: MusterApp) -> Callable[[str], str]:
         dialog, answer = PassphraseDialog(prompt), Future[bool]()
         app.call_from_thread(app.push_screen, dialog, lambda given: answer.set_result(bool(given)))
         if not answer.result():
-            raise RefusedError("no passphrase was given, so nothing was signed", "Your vote was not cast")
+            raise RefusedError("no passphrase was given, so nothing was signed", "No vote was cast; vote again to sign")
         return dialog.value
 
     return ask
@@ -360,7 +361,7 @@ def ask_passphrase(app: MusterApp) -> Callable[[str], str]:
 def told(outcome: Outcome, title: str) -> str:
     """Result of a step, for the person who took it."""
     if outcome.waits_for:
-        return f"{outcome.proposal}: your word is kept. It waits for {outcome.waits_for}"
+        return f"{outcome.proposal}: your vote is recorded. Waiting for {outcome.waits_for}"
     if outcome.state == "rolled_back":
         # What was read back tells of the effect, not of its undoing.
         return f"{title}: done"
@@ -370,12 +371,12 @@ def told(outcome: Outcome, title: str) -> str:
 
 
 def put_to_vote(proposal: Proposal) -> str:
-    """As in "P-3 is put to the vote until 13:00:00 UTC"."""
+    """As in "P-3 is open for votes until 13:00:00 UTC"."""
     until = timestamp(proposal.expires_ms, date=False)
     return "\n".join(
         (
-            f"{proposal.id} is put to the vote until {until} UTC",
-            f"{others_needed(proposal)}; :proposals shows how it stands",
+            f"{proposal.id} is open for votes until {until} UTC",
+            f"{others_needed(proposal)}; follow it with :proposals",
         )
     )
 

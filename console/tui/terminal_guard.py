@@ -134,5 +134,5 @@ def _restore(before: list[Any]) -> None:
 
 def _tell(number: int) -> None:
     with contextlib.suppress(OSError):
-        told = f"muster: the console was ended by {signal.Signals(number).name}; the engine is not affected"
+        told = f"muster: the console was stopped by {signal.Signals(number).name}; the engine is not affected"
         print(printable(told), file=sys.stderr)

@@ -48,13 +48,13 @@ def parse_words(text: str, now_ms: int = 0) -> AuditQuery:
         if name == "actor" and ":" not in value and value != "system":
             value = f"person:{value}"
         if name == "proposal" and _PROPOSAL.fullmatch(value) is None:
-            raise FilterError(match.start(), match.end(), "is no id of a proposal", "Write for example proposal:P-3")
+            raise FilterError(match.start(), match.end(), "is not a proposal id", "Write it like proposal:P-3")
         if name == "type" and _TYPE.fullmatch(value) is None:
-            raise FilterError(match.start(), match.end(), "is no type of record", "Write for example type:exec")
+            raise FilterError(match.start(), match.end(), "is not a record type", "Write it like type:exec")
         if name == "since":
             value = str(max(1, now_ms - _ago(value, match)))
         if name in found:
-            raise FilterError(match.start(), match.end(), f"there is another {name} already", "Give each once")
+            raise FilterError(match.start(), match.end(), f"{name} is given twice", "Give it once")
         found[name] = value
     since = int(found.pop("since", "0"))
     return AuditQuery(**found, since_ms=since)
@@ -76,7 +76,7 @@ def _alone(match: re.Match[str]) -> tuple[str, str]:
     if _TYPE.fullmatch(word):
         return "type", word
     known = ", ".join(f"{name}:" for name in WORDS)
-    raise FilterError(match.start(), match.end(), "is not understood", f"Filter by {known}")
+    raise FilterError(match.start(), match.end(), "is not a filter", f"Filter by {known}")
 
 
 def row_of(record: AuditRow) -> Row:
@@ -129,10 +129,10 @@ def record_columns(record: AuditRow, width: int) -> tuple[list[Section], list[Se
     texts: list[Line] = []
     for one in record.private:
         texts.append(text_line(f"text {one.ref}:", "dim"))
-        texts += [text_line("it was erased", "warn")] if one.text is None else framed(one.text, width)
-    right = [Section("What it says", tuple(said or [text_line("nothing more", "dim")]))]
+        texts += [text_line("erased", "warn")] if one.text is None else framed(one.text, width)
+    right = [Section("Content", tuple(said or [text_line("no other fields", "dim")]))]
     if texts:
-        right.append(Section("Words of people", tuple(texts), "kept apart, can be erased"))
+        right.append(Section("Text from people", tuple(texts), "stored separately, erasable"))
     return [Section(f"Record {record.seq:,}", tuple(lines))], right
 
 
@@ -146,8 +146,8 @@ def state_spans(state: AuditState) -> list[Span]:
         head = [(f"  checkpoint of {state.covered:,} records, {signed}", "warn" if signed != "signed" else "")]
         if after > 0:
             head.append((f", {after:,} after it", "dim"))
-    where = ", ".join(map(printable, state.anchors)) or "nowhere"
-    head.append((f"  ·  remembered outside: {where}", "dim"))
+    where = ", ".join(map(printable, state.anchors)) or "none"
+    head.append((f"  ·  anchors: {where}", "dim"))
     if state.error:
         head = [(f"  ✗ {printable(state.error)}", "bad")]
     return head
@@ -164,7 +164,7 @@ def told(reports: list[LogReport], code: int) -> list[Span]:
     checkpoints = sum(report.checkpoints for report in reports)
     signed = sum(report.signed for report in reports)
     facts = f"{records:,} records, {checkpoints:,} checkpoints, {signed:,} signed"
-    return [("  ✓ valid: ", "ok"), (facts, ""), (", by the log's own word: compare a checkpoint you kept", "dim")]
+    return [("  ✓ valid: ", "ok"), (facts, ""), ("; only against itself: compare a checkpoint you kept", "dim")]
 
 
 def at(query: AuditQuery, before: int, limit: int) -> AuditQuery:

@@ -117,10 +117,10 @@ def ahead(view: Overview, beside: SlowReadings, width: int, height: int) -> Sect
     """Demand that is foretold against what there is. A mark shows when a node ordered now would take work."""
     forecast = beside.forecast
     if forecast is None:
-        told = wrap(beside.why_not or "the forecast is on its way …", width)[:2]
+        told = wrap(beside.why_not or "loading the forecast …", width)[:2]
         return Section("Ahead", tuple(text_line(line, "dim", "forecast") for line in told))
     if not forecast.hours or (forecast.basis == TOO_SHORT and not forecast.known_hours):
-        return Section("Ahead", (text_line("too little was measured yet to tell what comes", "dim", "forecast"),))
+        return Section("Ahead", (text_line("not enough history yet for a forecast", "dim", "forecast"),))
     gpu = forecast.metric == "demand_gpu"
     ready = _capacity(view, "gpu_milli" if gpu else "cpu_milli")
     low, mid, high = ([round(getattr(hour, q)) for hour in forecast.hours] for q in ("p10", "p50", "p90"))
@@ -144,14 +144,12 @@ def _verdict(forecast: Forecast, ready: int, boot_ms: int, width: int) -> Line:
     """Verdict on the ready capacity, in a line."""
     if forecast.basis == TOO_SHORT:
         known = f"{forecast.known_hours} {plural('hour', forecast.known_hours)}"
-        return Line(((cut(f"cannot tell yet: drawn is the range of {known}", width), "dim"),), "forecast")
+        return Line(((cut(f"not enough history: showing the range of {known}", width), "dim"),), "forecast")
     over = next((hour for hour in forecast.hours if hour.p50 > ready), None)
     perhaps = next((hour for hour in forecast.hours if hour.p90 > ready), None)
     first = over or perhaps
     if first is None:
-        return Line(
-            (("● ", "ok"), (cut(f"what is ready will do for {len(forecast.hours)} h", width - 2), "")), "forecast"
-        )
+        return Line((("● ", "ok"), (cut(f"ready capacity lasts {len(forecast.hours)} h", width - 2), "")), "forecast")
     in_ms = max(0, first.at_ms - forecast.now_ms)
     when = "now" if not in_ms else f"in {duration(in_ms)}"
     sure = "" if over else "may be "
@@ -232,18 +230,20 @@ def _waiting(row: dict[str, Any]) -> LongestWait:
 
 def third_column(told: RecentColumn | None, events: Sequence[Change] | None, width: int, height: int) -> list[Section]:
     """Work and nodes first; what happened takes the lines that are left. None: it is not known yet."""
-    sections = [loading("Waits longest")] if told is None else _of_work(told, width, height)
+    sections = [loading("Longest waits")] if told is None else _of_work(told, width, height)
     if events is None:
-        return [*sections, loading("Just happened")]
+        return [*sections, loading("Recent events")]
     left = height - sum(len(section.lines) + 2 for section in sections) - 1
-    happened = [_event(each, width) for each in events[: max(MIN_EVENTS, left)]] or [text_line("nothing yet", "dim")]
-    return [*sections, Section("Just happened", tuple(happened), "newest first")]
+    happened = [_event(each, width) for each in events[: max(MIN_EVENTS, left)]] or [text_line("no events yet", "dim")]
+    return [*sections, Section("Recent events", tuple(happened), "newest first")]
 
 
 def _of_work(told: RecentColumn, width: int, height: int) -> list[Section]:
-    waits = [_waits(each, width) for each in told.waiting[: max(3, height // 4)]] or [text_line("nothing waits", "dim")]
+    waits = [_waits(each, width) for each in told.waiting[: max(3, height // 4)]] or [
+        text_line("nothing is waiting", "dim")
+    ]
     outs = [_out(each, width) for each in told.out[: max(2, height // 6)]]
-    sections = [Section("Waits longest", tuple(waits), f"{told.queued:,} queued")]
+    sections = [Section("Longest waits", tuple(waits), f"{told.queued:,} queued")]
     if outs:
         note = f"{told.nodes_out:,} {plural('node', told.nodes_out)}"
         sections.append(Section("Down or silent", tuple(outs), note))
@@ -266,7 +266,7 @@ def _waits(each: LongestWait, width: int) -> Line:
 def _out(each: LostNode, width: int) -> Line:
     glyph, tone = state_look(each.state)
     where = "  ".join(printable(part) for part in (each.pool, each.rack) if part)
-    runs = f"{each.workloads:,} at work" if each.workloads else "empty"
+    runs = f"{each.workloads:,} {plural('workload', each.workloads)}" if each.workloads else "empty"
     name = max(8, width // 3)
     spans = (
         (f"{glyph} ", tone),
@@ -371,7 +371,7 @@ def overview_columns(
         Section(
             "Now",
             tuple(now_lines(view, found, width, room.findings, unknown(beside))),
-            f"{len(found)} to look at" if found else "",
+            f"{len(found)} {'needs' if len(found) == 1 else 'need'} attention" if found else "",
         ),
         fleet(view, width, room.resources),
         pools(view.pools, width),
@@ -419,13 +419,13 @@ def now_lines(
         return [
             Line((("! ", "warn"), ("this cell has no nodes yet", ""))),
             Line((("  muster cell define cell.yaml", "dim"),)),
-            Line((("  or look at a busy one: muster --demo", "dim"),)),
+            Line((("  or try a busy one: muster --demo", "dim"),)),
         ]
     if not found and not_known:
-        told = f"all nodes up, little waits long; loading {not_known} …"
+        told = f"all nodes up, no long waits; loading {not_known} …"
         return [Line((("● ", "dim"), (cut(told, width - 2), "")))]
     if not found:
-        return [Line((("● ", "ok"), (cut("fine: all nodes up, nothing waits long or costs too much", width - 2), "")))]
+        return [Line((("● ", "ok"), (cut("all nodes up, no long waits, no budget overrun", width - 2), "")))]
     return lines_of(found, width, most)
 
 

@@ -162,7 +162,7 @@ def hours_chart(detail: Spending, width: int, rows: int) -> Section:
     """Measured cost of all nodes by the hour."""
     first = next((index for index, (_, rate) in enumerate(detail.rates) if rate is not None), None)
     if first is None:
-        return Section("Cost per hour", (text_line("nothing was measured yet", "dim"),))
+        return Section("Cost per hour", (text_line("no measurements yet", "dim"),))
     if not any(rate for _, rate in detail.rates) and not detail.overview.cost_microusd_hour:
         return Section("Cost per hour", unpriced(width))
     points = detail.rates[first:]
@@ -172,15 +172,15 @@ def hours_chart(detail: Spending, width: int, rows: int) -> Section:
     drawn = ribbon(values, values, values, max(1, width - indent), rows, top)
     axis = time_axis(points[0][0], points[-1][0] + HOUR_MS, max(1, width - indent), indent)
     lines = [*framed(drawn, top, dollars), *axis]
-    return Section("Cost per hour, of all nodes", tuple(Line(spans) for spans in lines), "mean of each hour")
+    return Section("Cost per hour, of all nodes", tuple(Line(spans) for spans in lines), "hourly mean")
 
 
 def unpriced(width: int) -> tuple[Line, ...]:
     """Lines in place of an empty chart: no node has a price, and where to set one."""
     told = (
-        ("nothing is priced: no pool has a price, so nothing is charged and no budget fills", ""),
-        (":set-price POOL 12.5 sets what a node of a pool costs by the hour, in dollars, from now on", "dim"),
-        ("in a cell file it is price_usd_hour of a pool: muster cell define", "dim"),
+        ("no pool has a price: nothing is charged, and budgets stay at zero", ""),
+        (":set-price POOL 12.5 sets the price of a node in dollars an hour, from now on", "dim"),
+        ("in a cell file: price_usd_hour of the pool: muster cell define", "dim"),
     )
     return tuple(text_line(cut(text, width), tone) for text, tone in told)
 
@@ -215,18 +215,18 @@ def now(detail: Spending, width: int) -> Section:
             )
         ),
     ]
-    return Section("Now", tuple(lines), "prices of the pools")
+    return Section("Now", tuple(lines), "pool prices")
 
 
 def budgets(report: BudgetReport, width: int, *, read_only: bool) -> Section:
     """Each against its limit: spent, how fast, and when it is gone."""
     if not report.budgets:
-        lines = [text_line("none is set", "dim")]
+        lines = [text_line("none set", "dim")]
         if not read_only:
             lines.append(Line(((cut(f":{BUDGET_LINE}", width), "link"),), f"compose:{BUDGET_LINE}"))
         return Section("Budgets", tuple(lines))
     found = [line for budget in report.budgets for line in _budget(budget, report.now_ms, width)]
-    return Section("Budgets", tuple(found), f"{len(report.budgets):,}, enter shows their work")
+    return Section("Budgets", tuple(found), f"{len(report.budgets):,}, enter lists their workloads")
 
 
 def _budget(budget: BudgetLine, now_ms: int, width: int) -> list[Line]:
@@ -250,26 +250,26 @@ def _gone(budget: BudgetLine, now_ms: int) -> str:
     """Spending rate of a budget, the time it lasts, and the effect of its end."""
     ends = f"window ends {timestamp(budget.window_end_ms)[5:16]} UTC"
     rate = f"{money(budget.rate_microusd_hour)}/h"
-    waiting = f", {budget.waiting:,} {plural('workload', budget.waiting)} of it wait" if budget.waiting else ""
-    then = {"warn": "it is only shown", "hold": "nothing more of it starts", "approve": "each of its work asks first"}
+    waiting = f", {budget.waiting:,} {plural('workload', budget.waiting)} waiting" if budget.waiting else ""
+    then = {"warn": "warning only", "hold": "new work is held", "approve": "new work needs approval"}
     if budget.stage == "spent":
         return f"spent; {then[budget.spec.action]}{waiting}; {ends}"
     if budget.spent_at_ms is None:
-        return f"{rate} lasts: {money(budget.forecast_microusd)} by then; {ends}"
-    gone = f"gone in {duration(budget.spent_at_ms - now_ms)} ({timestamp(budget.spent_at_ms)[5:16]} UTC)"
-    return f"{rate}: {gone}, then {then[budget.spec.action]}{waiting}; {ends}"
+        return f"at {rate}: {money(budget.forecast_microusd)} by then; {ends}"
+    gone = f"spent in {duration(budget.spent_at_ms - now_ms)} ({timestamp(budget.spent_at_ms)[5:16]} UTC)"
+    return f"at {rate}: {gone}, then {then[budget.spec.action]}{waiting}; {ends}"
 
 
 def use(report: GoodputReport, width: int) -> Section:
     """Use of all money paid since the cell began: useful, wasted, idle, down."""
     cost = report.cost_microusd
     if not cost:
-        return Section("Of use", (text_line("nothing was paid yet", "dim"),))
+        return Section("Goodput", (text_line("no cost yet", "dim"),))
     idle = cost - report.charged_microusd - report.downtime_microusd
     each = "" if report.per_finished_microusd is None else f", {money(report.per_finished_microusd)} each"
     bar = max(4, width - 36)
     parts = (
-        ("of use", report.charged_microusd - report.wasted_microusd, "ok"),
+        ("useful", report.charged_microusd - report.wasted_microusd, "ok"),
         ("wasted", report.wasted_microusd, "bad"),
         ("idle", idle, "warn"),
         *([("down", report.downtime_microusd, "dim")] if report.downtime_microusd else []),
@@ -285,9 +285,9 @@ def use(report: GoodputReport, width: int) -> Section:
         )
         for name, amount, tone in parts
     ]
-    told = f"{report.finished:,} {plural('workload', report.finished)} finished{each}, idle nodes in it"
+    told = f"{report.finished:,} {plural('workload', report.finished)} finished{each}, idle nodes included"
     lines += [text_line(line, "dim") for line in wrap(told, width)]
-    return Section("Of use, in the cell's life", tuple(lines), f"{money(cost)} in all")
+    return Section("Goodput since the cell began", tuple(lines), f"{money(cost)} total")
 
 
 def charged(report: Showback, width: int) -> Section:
@@ -308,7 +308,7 @@ def charged(report: Showback, width: int) -> Section:
         lines.append(Line(spans, link))
     since = f"{timestamp(report.since_ms)[:10]} to now" if lines else ""
     if len(lines) == 1:
-        lines.insert(0, text_line("no work was charged for in this window", "dim"))
+        lines.insert(0, text_line("no work was charged in this window", "dim"))
     return Section(f"Charged, by {printable(report.by)}", tuple(lines), since)
 
 
@@ -339,7 +339,7 @@ def machines(detail: Spending, width: int) -> Section:
         lines.append(Line(spans, f"nodes pool:{quoted(printable(pool.name))}"))
     if not lines:
         lines = [text_line("no pool has a price", "dim")]
-    return Section("Machines", tuple(lines), "price, last day; spot: taken back")
+    return Section("Machines", tuple(lines), "price, last 24 h; spot: interruptions")
 
 
 def _spot_words(pool: PoolGoodput | None) -> str:
@@ -358,10 +358,10 @@ def further(asked: CostPageQuery, width: int) -> Section:
             if by != asked.by
         ),
     ]
-    return Section("Go on", tuple(lines), ":cost days=30, :cost by=tag:KEY")
+    return Section("Next", tuple(lines), ":cost days=30, :cost by=tag:KEY")
 
 
-KEY = "├ p10  ● p50  ┤ p90  ▸ later than was looked  ○ single estimate  [ ] least, most of few runs"
+KEY = "├ p10  ● p50  ┤ p90  ▸ beyond the run  ○ single estimate  [ ] min, max of few runs"
 
 
 class DrawnEstimate(NamedTuple):
@@ -443,8 +443,8 @@ def quote_pages(found: Quote, further: str, width: int) -> tuple[list[Section], 
         lines = [
             text_line(line, "warn") for text in (further, *found.warnings) for line in wrap(printable(text), width)
         ]
-        right.append(Section("Not reached", tuple(lines)))
-    right.append(Section("Rests on", tuple(_listed(found.assumptions, width)), f"{found.took_ms / 1000:.1f} s"))
+        right.append(Section("Limits of this estimate", tuple(lines)))
+    right.append(Section("Assumptions", tuple(_listed(found.assumptions, width)), f"{found.took_ms / 1000:.1f} s"))
     return left, right
 
 
@@ -503,13 +503,11 @@ def start_words(option: QuoteOption, now_ms: int) -> str:
         return "now" if at_ms <= now_ms else f"in {duration(at_ms - now_ms)}"
 
     if not option.seeds:
-        assumed = "if it can be bought at once" if option.basis == "list price" else option.basis
+        assumed = "if the provider has capacity" if option.basis == "list price" else option.basis
         return f"{estimate_words(option.start_ms, text)}, {assumed}"
     asked_in_ms = option.asked_start_ms - now_ms
     if option.looked_ms <= asked_in_ms:
-        return (
-            f"not known: looked {duration(option.looked_ms)} ahead, and it is asked for {text(option.asked_start_ms)}"
-        )
+        return f"not known: the run covers {duration(option.looked_ms)}, the start is {text(option.asked_start_ms)}"
     looked = duration(option.looked_ms)
     return estimate_words(option.start_ms, text, f"over {looked}", f"not within {looked}")
 
@@ -546,7 +544,7 @@ def option_notes(option: QuoteOption) -> list[str]:
         f"{money(option.rate_microusd_hour)} an hour while it runs; {_runs(option)}",
         chance,
         f"not now: {option.reason}" if option.reason else "",
-        f"interrupted in its {duration(option.interruption_over_ms)}: {odds} ({option.interruption_basis})",
+        f"chance of interruption in {duration(option.interruption_over_ms)}: {odds} ({option.interruption_basis})",
         *option.notes,
     ]
     return [text for text in texts if text]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from console.actions.key_map import key_of
+from console.forms.settings import Environment
 from console.text.terminal_text import duration, printable, timestamp
 from console.views.proposal import name_of, state_word, why_not_mine
 from runbooks.plans import typed_plan
@@ -17,9 +19,9 @@ if TYPE_CHECKING:
 VOTED = {"approve": "yes", "reject": "no", "abstain": "neither"}
 
 
-def one_key(proposal: Proposal) -> bool:
-    """True where `y` approves. The tier or the policy may want the digest instead."""
-    return proposal.typed == "key" and proposal.tier in ("T0", "T1")
+def one_key(proposal: Proposal, environment: Environment) -> bool:
+    """True where `y` approves. The tier, the policy or the environment may want the digest instead."""
+    return proposal.typed == "key" and proposal.tier in ("T0", "T1") and environment.confirm == "usual"
 
 
 def by_author_alone(proposal: Proposal) -> bool:
@@ -28,35 +30,41 @@ def by_author_alone(proposal: Proposal) -> bool:
 
 
 def others_needed(proposal: Proposal) -> str:
-    """As in "needs 1 vote of another than you: approver, neither its author nor who asked for it"."""
+    """As in "needs 1 vote from others: approver, neither its author nor who asked for it"."""
     votes = "1 vote" if proposal.needs == 1 else f"{proposal.needs} votes"
-    return f"needs {votes} of others than you: {printable(proposal.need)}"
+    return f"needs {votes} from others: {printable(proposal.need)}"
 
 
 def press_next(proposal: Proposal, me: str, now_ms: int, *, read: bool, waits_for_word: bool, unverified: bool) -> str:
     """The key to press next, or the reason for waiting, for the title line."""
     state = proposal.state
+    back, again = key_of("roll_back"), key_of("ask_again")
     if state == "awaiting":
         if why_not_mine(proposal, me):
-            return f"waits for {votes_missing(proposal)} of others"
+            return f"waiting for {votes_missing(proposal)} from others"
         if any(vote.subject == me and vote.verdict == "approve" and not vote.counts for vote in proposal.votes):
-            return f"you voted; waits for {votes_missing(proposal)} more"
-        return "A approves, N rejects" if read else "read to the end of the plan to vote (pgdn, G)"
+            return f"you voted; waiting for {votes_missing(proposal)} more"
+        return (
+            f"{key_of('approve')} approves, {key_of('reject')} rejects"
+            if read
+            else "scroll to the end of the plan to vote (pgdn, G)"
+        )
     if state == "paused":
         if unverified:
-            return "K accepts it as it is, U takes it back"
-        return "C says go, U takes it back" if waits_for_word else "R goes on, U takes it back"
+            return f"{key_of('accept')} accepts it as is, {back} rolls it back"
+        onwards = f"{key_of('say_go')} confirms" if waits_for_word else f"{key_of('go_on')} resumes"
+        return f"{onwards}, {back} rolls it back"
     if state in typed_plan.LIVE:
         return progress(proposal, now_ms)
     takes_back = any(step.rollback for step in proposal.plan.steps)
     return {
-        "approved": "E carries it out",
-        "verified": "done and seen to work" + (": U takes it back" if takes_back else ""),
-        "failed": "U takes back what was done of it" if takes_back else "it failed, and cannot be taken back",
-        "rollback_failed": "U tries once more to take it back",
-        "stale": "V proposes it for the cell as it is now",
-        "expired": "V proposes it again",
-        "rolled_back": "it was taken back",
+        "approved": f"{key_of('execute')} executes it",
+        "verified": "verified" + (f": {back} rolls it back" if takes_back else ""),
+        "failed": f"{back} rolls back the finished steps" if takes_back else "failed; cannot be rolled back",
+        "rollback_failed": f"{back} retries the rollback",
+        "stale": f"{again} proposes it again for the current state",
+        "expired": f"{again} proposes it again",
+        "rolled_back": "rolled back",
     }.get(state, "")
 
 
@@ -73,7 +81,7 @@ def progress(proposal: Proposal, now_ms: int) -> str:
         what = f"step {number} of {len(steps)}, {printable(step.act.action).replace('_', ' ')}"
         if standing.state == "done" and standing.at_ms:
             gone = max(0, now_ms - standing.at_ms)
-            return f"{what}: being seen to, {duration(gone)} of at most {duration(step.timeout_ms)}"
+            return f"{what}: verifying, {duration(gone)} of at most {duration(step.timeout_ms)}"
         return f"{what}: {standing.state.replace('_', ' ')}"
     return f"all {len(steps)} steps are done"
 
@@ -81,10 +89,10 @@ def progress(proposal: Proposal, now_ms: int) -> str:
 def what_moved(shown: Proposal, now: Proposal, good_in: Sequence[str]) -> str:
     """Reason why an answer to the plan shown would come too late: who did what, and when. Empty while it would not."""
     if now.digest != shown.digest:
-        return f"{printable(now.id)} is another plan now, revision {now.revision}: look at that one"
+        return f"{printable(now.id)} has a new plan, revision {now.revision}: review that one"
     if now.state in good_in:
         return ""
-    return f"{printable(now.id)} {became(now)}: nothing is left to answer"
+    return f"{printable(now.id)} {became(now)}: no answer is needed any more"
 
 
 def became(proposal: Proposal) -> str:
@@ -93,7 +101,7 @@ def became(proposal: Proposal) -> str:
     state = f"is {state_word(proposal.state)}"
     if last is None or proposal.state in ("cancelled", "expired", "superseded"):
         return f"{state}{f', {printable(proposal.note)}' if proposal.note else ''}"
-    word = {"approve": "approved", "reject": "rejected", "abstain": "looked at"}[last.verdict]
+    word = {"approve": "approved", "reject": "rejected", "abstain": "reviewed"}[last.verdict]
     return f"{state}, {word} by {name_of(last.subject)} at {timestamp(last.at_ms, date=False)} UTC"
 
 

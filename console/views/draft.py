@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from rich.cells import cell_len
 
+from console.actions.key_map import key_of
 from console.forms.filters import quoted
 from console.text.terminal_text import cut, duration, fit, money, printable
 from console.views.lists import Span
@@ -46,8 +47,8 @@ TASKS = {
     "act": "what to do",
     "explain": "what it means",
     "runbook": "a runbook for it",
-    "handover": "hand-over of the shift",
-    "incident": "summary of the incident",
+    "handover": "shift handover",
+    "incident": "incident summary",
 }
 SINCE_MS = {"handover": 8 * HOUR_MS, "incident": 2 * HOUR_MS}
 """Default period of a report."""
@@ -59,23 +60,23 @@ UNANSWERED = frozenset(("connection", "deadline", "auth", "model_missing"))
 """Reasons for no draft by which no answer came."""
 PHASES = {
     "starting": "starting",
-    "asking": "sending the question",
-    "waiting": "waiting for its answer",
-    "reading": "reading its answer",
-    "checking": "checking what it says",
-    "simulating": "trying its steps on a fork",
+    "asking": "sending the request",
+    "waiting": "waiting for the answer",
+    "reading": "reading the answer",
+    "checking": "checking the answer",
+    "simulating": "trying the steps on a fork",
 }
 FLAGS = {
-    "untrusted_influence": "a target is named in texts of strangers alone: find out who wants this first",
-    "not_simulated": "it was NOT tried on a fork",
-    "target_missed": "tried on a fork, it does NOT reach what is asked",
-    "partial": "made from a part of what there is",
+    "untrusted_influence": "a target is named only in untrusted text: find out who asked for this first",
+    "not_simulated": "NOT tried on a fork",
+    "target_missed": "on a fork it does NOT reach the goal",
+    "partial": "made from partial data",
 }
-IN_PART = "tried on a fork, it helps, but not all that is late"
+IN_PART = "on a fork it helps, but some work is still late"
 EGRESS = {
-    "local": "local: told names and the texts that you add, without secrets",
-    "trusted": "trusted: told names and the texts that you add, without secrets, addresses, e-mails",
-    "external": "external: told pseudonyms for names; no texts but your question",
+    "local": "local: gets names and the texts you add, secrets removed",
+    "trusted": "trusted: gets names and the texts you add; secrets, addresses and e-mails removed",
+    "external": "external: gets pseudonyms instead of names, and no text except your question",
 }
 _LINKS = {"workload": "workload {}", "node": "node {}", "queue": "queues name:{}", "pool": "nodes pool:{}"}
 
@@ -93,7 +94,10 @@ class NextSteps(NamedTuple):
     """The line that picks one of the choices."""
 
 
-KEYS = NextSteps("A proposes it", "M proposes it", "m asks", "esc stops it", "enter picks one")
+def by_keys() -> NextSteps:
+    """The next steps on the console."""
+    proposes = (f"{key_of(f'propose_{drafter}')} proposes it" for drafter in ("rule", "model"))
+    return NextSteps(*proposes, f"{key_of('ask_model')} asks", "esc stops it", "enter picks one")
 
 
 def commands(draft_id: str) -> NextSteps:
@@ -107,9 +111,7 @@ def commands(draft_id: str) -> NextSteps:
 # --- what was asked, and how far it is
 
 
-def head_section(
-    run: DraftRun, standing: ModelStanding | None, now_ms: int, width: int, ways: NextSteps = KEYS
-) -> Section:
+def head_section(run: DraftRun, standing: ModelStanding | None, now_ms: int, width: int, ways: NextSteps) -> Section:
     """The question, how far the model is or what became of it, how the two compare: what changes while one looks."""
     lines: list[Line] = []
     if run.ask.question:
@@ -122,7 +124,7 @@ def head_section(
     for note in run.notes:
         lines += hanging("! ", printable(note), width, "warn", "warn")
     if run.rule_state == "drafting":
-        lines.append(Line(((fit("rules", LABEL), "dim"), ("looking at the cell and trying it on forks …", "info"))))
+        lines.append(Line(((fit("rules", LABEL), "dim"), ("reading the cell and trying options on forks …", "info"))))
     lines += _model_line(run, standing, width, ways)
     if run.agreement:
         same = run.agreement.startswith(("same", "both"))
@@ -141,19 +143,19 @@ def _model_line(run: DraftRun, standing: ModelStanding | None, width: int, ways:
     if run.model_state == "thinking":
         return [Line(((label, "dim"), *thinking_spans(run, width - LABEL, ways.stop)))]
     if run.model_state == "rejected":
-        text = cut(f"✗ gave no draft ({printable(run.reason)}): {printable(run.why)}", width - LABEL)
+        text = cut(f"✗ no draft ({printable(run.reason)}): {printable(run.why)}", width - LABEL)
         return [Line(((label, "dim"), (text, "bad")))]
     if run.model_state == "cancelled":
-        return [Line(((label, "dim"), ("‖ stopped; what the rules drafted stays", "warn")))]
+        return [Line(((label, "dim"), ("‖ stopped; the draft by rule stands", "warn")))]
     if run.model_state == "done" or standing is None:
         return []
     return hanging(label, unasked(standing, ways), width, "dim", "dim")
 
 
-def unasked(standing: ModelStanding, ways: NextSteps = KEYS) -> str:
+def unasked(standing: ModelStanding, ways: NextSteps) -> str:
     """Consequences of asking the model."""
     if not standing.configured:
-        return "none is configured; the rules need none"
+        return "not configured; the rules work without one"
     if standing.problem:
         return f"cannot be asked now: {printable(standing.problem)}"
     return f"not asked; {ways.ask} {printable(standing.model)} at {place(standing.endpoint)} ({standing.egress})"
@@ -186,7 +188,7 @@ def took(ms: int) -> str:
 
 
 def draft_columns(
-    run: DraftRun, standing: ModelStanding | None, now_ms: int, width: int, *, two: bool, ways: NextSteps = KEYS
+    run: DraftRun, standing: ModelStanding | None, now_ms: int, width: int, *, two: bool, ways: NextSteps
 ) -> tuple[list[Section], list[Section]]:
     """A draft in columns. Two: rules at the left, model at the right; without a model, steps at the left and grounds at
     the right. One has everything."""
@@ -221,37 +223,37 @@ def _choice_section(draft: Draft, draft_id: str, width: int, ways: NextSteps) ->
         first, *rest = hanging(f"{number:>3}  ", printable(choice.text), width, "strong")
         name = text_line(cut(f"     {printable(choice.name)}", width), "dim")
         lines += [Line(first.spans, f"draft --pick {number} {printable(draft_id)}"), *rest, name]
-    title = "Pick what is meant" if draft.undecided else "Or pick what else may be meant"
+    title = "Pick the one you mean" if draft.undecided else "Other readings of the question"
     return [Section(title, tuple(lines), ways.pick)]
 
 
-def model_sections(run: DraftRun, width: int, ways: NextSteps = KEYS) -> list[Section]:
+def model_sections(run: DraftRun, width: int, ways: NextSteps) -> list[Section]:
     """The model's draft, or why there is none."""
     if run.model is not None:
         return [*do_sections(run.model, width, ways), frame_section(run.model, width), *_call_section(run.model, width)]
     if run.model_state == "rejected":
         lines = hanging("✗ ", printable(run.reason).replace("_", " "), width, "bad", "bad")
         lines += hanging("", printable(run.why), width)
-        heard = "Nothing that it said is shown."
+        heard = "Its answer is not shown."
         if run.reason in UNASKED:
-            heard = "It was not asked."
+            heard = "The model was not asked."
         elif run.reason in UNANSWERED or run.reason.startswith("http_"):
-            heard = "It gave no answer."
+            heard = "The model did not answer."
         lines.append(text_line(cut(f"{heard} The draft by rule stands.", width), "dim"))
         return [Section(WHOSE["model"], tuple(lines), "no draft")]
     if run.model_state == "cancelled":
-        lines = [text_line("‖ it was stopped; the draft by rule stands", "warn")]
+        lines = [text_line("‖ stopped; the draft by rule stands", "warn")]
         return [Section(WHOSE["model"], tuple(lines), "no draft")]
     if run.model_state == "thinking":
         lines = [
             Line(tuple(thinking_spans(run, width, ways.stop))),
-            text_line(cut("Nothing waits for it: the draft by rule can be proposed now.", width), "dim"),
+            text_line(cut("No need to wait: the draft by rule can be proposed now.", width), "dim"),
         ]
         return [Section(WHOSE["model"], tuple(lines), "thinking")]
     return []
 
 
-def do_sections(draft: Draft, width: int, ways: NextSteps = KEYS) -> list[Section]:
+def do_sections(draft: Draft, width: int, ways: NextSteps) -> list[Section]:
     """Steps of a draft in typed words, with proof on a fork, affected work, the way back, and the record of such
     drafts."""
     lines: list[Line] = []
@@ -269,13 +271,13 @@ def do_sections(draft: Draft, width: int, ways: NextSteps = KEYS) -> list[Sectio
     if draft.target is not None:
         lines += _target_lines(draft.target, width, helps=helps)
     elif draft.preview is not None:
-        told = "tried; it names no target: what it does is before and after"
+        told = "tried; no goal to check: see Before and after"
         lines += hanging(fit("fork", LABEL), told, width, "dim")
     if draft.preview is not None:
         lines += _bearing(draft.preview, width)
     if draft.record is not None and (draft.steps or draft.drafter == "model"):
-        lines += hanging(fit("so far", LABEL), record_text(draft.record), width, "dim", "dim")
-    note = f"made on v{draft.version:,}" if draft.version else ""
+        lines += hanging(fit("record", LABEL), record_text(draft.record), width, "dim", "dim")
+    note = f"made at v{draft.version:,}" if draft.version else ""
     if draft.request is not None:
         note = ways.rule if draft.drafter == "rule" else ways.model
     sections = [Section(_title(draft), tuple(lines), note)] if lines else []
@@ -296,18 +298,18 @@ def _title(draft: Draft) -> str:
 
 def _nothing(draft: Draft, width: int) -> list[Line]:
     if draft.task == "runbook" and draft.runbook is None:
-        return [text_line("○ no runbook: nothing was found that could be written down", "warn")]
+        return [text_line("○ no runbook: found no steps to write down", "warn")]
     if draft.task != "act":
         return []
     if draft.drafter == "model":
-        return [text_line(f"○ it would do nothing{', and asks for more' if draft.questions else ''}", "warn")]
-    lines = [text_line("○ nothing should be done", "strong")]
+        return [text_line(f"○ no action{', and it asks for more facts' if draft.questions else ''}", "warn")]
+    lines = [text_line("○ no action needed", "strong")]
     if draft.undecided:
-        lines = [text_line("? pick what is meant: nothing is drafted before that", "warn")]
+        lines = [text_line("? pick the one you mean to get a draft", "warn")]
     elif draft.tried:
-        lines = [text_line("○ nothing that was tried helps: a person has to look", "warn")]
+        lines = [text_line("○ nothing that was tried helps: a person must look", "warn")]
     if draft.questions and not draft.undecided:
-        lines = [text_line("? nothing yet, find out first:", "warn")]
+        lines = [text_line("? not enough facts, find out first:", "warn")]
         lines += [line for question in draft.questions for line in sentence_lines(question, width, "· ")]
     return [*lines, *(line for sentence in _said(draft) for line in sentence_lines(sentence, width, "  "))]
 
@@ -331,7 +333,7 @@ def _step_lines(draft: Draft, width: int) -> list[Line]:
 
 
 def _target_lines(target: DraftGoal, width: int, *, helps: bool) -> list[Line]:
-    missed = ("◐ ", "warn", "in part") if helps else ("✗ ", "bad", "NOT reached")
+    missed = ("◐ ", "warn", "partly") if helps else ("✗ ", "bad", "NOT reached")
     glyph, tone, said = ("✓ ", "ok", "reached") if target.met else missed
     lines = hanging(fit("fork", LABEL) + glyph, f"{said}: {printable(target.text)}", width, tone, tone)
     came = f"was {printable(target.before)}, then {printable(target.after)}"
@@ -349,7 +351,7 @@ def _bearing(preview: Proposal, width: int) -> list[Line]:
     lines += hanging(fit("tier", LABEL), tier, width, "dim", "warn" if preview.tier in ("T2", "T3") else "")
     for why in preview.why_tier:
         lines += hanging(fit("", LABEL), f"because {printable(why)}", width, "", "dim")
-    lines += hanging(fit("back", LABEL), printable(preview.inverse), width, "dim")
+    lines += hanging(fit("rollback", LABEL), printable(preview.inverse), width, "dim")
     if preview.note:
         return [
             *lines,
@@ -358,7 +360,7 @@ def _bearing(preview: Proposal, width: int) -> list[Line]:
     votes = f"{preview.needs} vote{'s' if preview.needs != 1 else ''} of {printable(preview.need)}"
     if not preview.needs:
         # Of what is not proposed yet it is known only who may not give them.
-        votes = "yours is enough" if preview.self_approvable else "of others than you, once it is proposed"
+        votes = "your own is enough" if preview.self_approvable else "from others, once it is proposed"
     return [*lines, *hanging(fit("votes", LABEL), votes, width, "dim")]
 
 
@@ -377,10 +379,10 @@ def record_text(record: Record) -> str:
     """As in "drafts by rule of runbook x: 7 drafted, 5 proposed, 4 held, 1 rejected"."""
     of = printable(record.of)
     if not record.drafted:
-        return f"{of}: none so far"
+        return f"{of}: none yet"
     counts = (
-        (record.proposed, "proposed"), (record.approved, "approved"), (record.verified, "held what they promised"),
-        (record.failed, "failed or taken back"), (record.rejected, "voted down"),
+        (record.proposed, "proposed"), (record.approved, "approved"), (record.verified, "verified"),
+        (record.failed, "failed or rolled back"), (record.rejected, "rejected"),
     )  # fmt: skip
     told = [f"{n:,} {word}" for n, word in counts if n] or ["none proposed yet"]
     return f"{of}: {', '.join([f'{record.drafted:,} drafted', *told])}"
@@ -394,12 +396,12 @@ def _runbook_section(draft: Draft, width: int) -> Section:
     for problem in book.problems:
         lines += hanging("✗ ", printable(problem), width, "bad", "bad")
     if not book.problems:
-        lines.append(text_line("✓ it lints clean; nobody has approved it", "ok"))
+        lines.append(text_line("✓ no lint problems; not approved yet", "ok"))
     if book.diff:
         lines += [_diff_line(text, width) for text in book.diff.rstrip("\n").split("\n")[:MAX_LINES]]
     else:
         lines += framed(book.text.rstrip("\n"), width)
-    return Section(f"Runbook {printable(book.id)}", tuple(lines), "a difference" if book.diff else "a new file")
+    return Section(f"Runbook {printable(book.id)}", tuple(lines), "diff" if book.diff else "new file")
 
 
 def _diff_line(text: str, width: int) -> Line:
@@ -418,12 +420,12 @@ def why_sections(draft: Draft, width: int) -> list[Section]:
     rest = [one for one in draft.rationale if not any(each.why and each.why in one.text for each in draft.tried)]
     why = [line for sentence in (*said, *rest) for line in sentence_lines(sentence, width, "· ")]
     if why:
-        heading = "In short" if draft.task in ("handover", "incident") else "Why"
-        sections.append(Section(heading, tuple(why), "by template, from the facts"))
+        heading = "Summary" if draft.task in ("handover", "incident") else "Why"
+        sections.append(Section(heading, tuple(why), "from templates and facts"))
     for part in draft.parts:
         told = [line for sentence in part.sentences for line in sentence_lines(sentence, width, "· ")]
         sections.append(Section(printable(part.heading), tuple(told or [text_line("nothing", "dim")])))
-    for title, sentences in (("Mind", draft.risks), ("Find out first", draft.questions if acts else ())):
+    for title, sentences in (("Risks", draft.risks), ("Find out first", draft.questions if acts else ())):
         told = [line for sentence in sentences for line in sentence_lines(sentence, width, "· ")]
         if told:
             sections.append(Section(title, tuple(told)))
@@ -449,8 +451,8 @@ def frame_section(draft: Draft, width: int) -> Section:
             inside += sentence_lines(sentence, room, "· " if label not in ("", "title") else "")
     lines = [Line(((GUTTER, "accent"), *line.spans)) for line in inside]
     unsupported = sum(bool(sentence.unsupported) for _, sentences in blocks for sentence in sentences)
-    note = f"decides nothing; {unsupported:,} unsupported" if unsupported else "decides nothing"
-    return Section(UNVERIFIED, tuple(lines or [text_line("it wrote nothing", "dim")]), note)
+    note = f"advisory only; {unsupported:,} unsupported" if unsupported else "advisory only"
+    return Section(UNVERIFIED, tuple(lines or [text_line("empty answer", "dim")]), note)
 
 
 def sentence_lines(sentence: Sentence, width: int, bullet: str = "") -> list[Line]:
@@ -534,7 +536,7 @@ def fact_section(drafts: Iterable[Draft | None], width: int) -> list[Section]:
             found.setdefault(fact.id, fact)
     lines = [line for fact in found.values() for line in _fact_lines(fact, width)]
     note = f"{len(found):,} fact{'s' if len(found) != 1 else ''}, read by the engine"
-    return [Section("It rests on", tuple(lines), note)] if lines else []
+    return [Section("Based on", tuple(lines), note)] if lines else []
 
 
 def _fact_lines(fact: Fact, width: int) -> list[Line]:
@@ -551,10 +553,10 @@ def _call_section(draft: Draft, width: int) -> list[Section]:
         return []
     lines = hanging("", called_text(called), width, "", "dim")
     if called.returned and called.returned != called.model:
-        lines += hanging("its server says it is  ", printable(called.returned), width, "dim", "dim")
+        lines += hanging("served as  ", printable(called.returned), width, "dim", "dim")
     if called.prompt_sha256:
         sums = f"prompt {printable(called.prompt_sha256)[:12]}, answer {printable(called.response_sha256)[:12]}"
-        lines += hanging("on record  ", f"{sums} (SHA-256; no texts are kept)", width, "dim", "dim")
+        lines += hanging("recorded  ", f"{sums} (SHA-256; texts are not kept)", width, "dim", "dim")
     return [Section("The call", tuple(lines))]
 
 
@@ -596,21 +598,21 @@ def list_line(run: DraftRun, now_ms: int, width: int) -> str:
 def standing_rows(standing: ModelStanding) -> list[tuple[str, str]]:
     """The model as `name  value`."""
     if not standing.configured:
-        return [("model", "none is configured: drafts are made by rule, and nothing leaves this machine")]
+        return [("model", "not configured: drafts are made by rule, and nothing leaves this machine")]
     rows = [
-        ("model", printable(standing.model) or "no name is given"),
-        ("at", place(standing.endpoint) if standing.endpoint else "no endpoint that can be used"),
+        ("model", printable(standing.model) or "no name set"),
+        ("at", place(standing.endpoint) if standing.endpoint else "no usable endpoint"),
         ("egress", EGRESS.get(standing.egress, printable(standing.egress)) or "nothing leaves this machine"),
-        ("now", printable(standing.problem) if standing.problem else "can be asked"),
+        ("now", printable(standing.problem) if standing.problem else "ready"),
         ("calls", f"{standing.calls_hour:,} in the last hour"),
         ("spent", f"{_of(standing.spent_hour_microusd, standing.budget_hour_microusd)} in the last hour, "
                   f"{_of(standing.spent_day_microusd, standing.budget_day_microusd)} in the last day"),
     ]  # fmt: skip
     if standing.circuit != "closed":
-        words = {"open": "open: it is left alone for a while", "half_open": "half open: the next call is a trial"}
+        words = {"open": "open: not called for a while", "half_open": "half open: the next call is a trial"}
         rows.insert(4, ("circuit", words[standing.circuit]))
     if standing.record is not None:
-        rows.append(("so far", record_text(standing.record)))
+        rows.append(("record", record_text(standing.record)))
     return rows
 
 

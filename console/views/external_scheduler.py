@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from console.actions.key_map import key_of
 from console.text.terminal_text import NONE, cut, duration, mebibytes, printable, timestamp, wrap
 from console.views.lists import RETURNED
 from console.views.proposal import hanging, name_of
@@ -101,7 +102,7 @@ MAX_LIMITS = 3
 """Limits of a job that are shown."""
 ABILITIES = {
     "update_job": "change jobs", "update_node": "drain, resume and power nodes",
-    "update_partition": "state of partitions", "reservation_write": "make reservations", "job_states": "states alone",
+    "update_partition": "state of partitions", "reservation_write": "make reservations", "job_states": "job states",
     "shares": "fair shares", "history": "accounting", "topology": "switches",
 }  # fmt: skip
 """Abilities a connection may lack, in an operator's words where the ability's own name does not do."""
@@ -114,15 +115,15 @@ def mirror_columns(
     if report.state == "none":
         return [Section("Mirror", tuple(map(text_line, wrap(NOBODY, width))))], []
     left = [Section("Mirror", tuple(_standing(report, width, wall_s())))]
-    left.append(Section("What it costs", tuple(fact(name, text) for name, text in cost_facts(report))))
+    left.append(Section("Load on Slurm", tuple(fact(name, text) for name, text in cost_facts(report))))
     if report.shares:
         left.append(Section("Fair share", tuple(share_lines(report.shares, width)), "of accounts and their users"))
-    limits = [Section("Limits", tuple(limit_lines(report.limits, width)), "Slurm's; no forecast knows them")]
+    limits = [Section("Limits", tuple(limit_lines(report.limits, width)), "Slurm's; forecasts ignore them")]
     return left, [*(limits if report.limits else []), _left_out(report, width), *_lacks(report, width)]
 
 
 NOBODY = (
-    "This cell mirrors no other scheduler: Muster decides here itself. Mirror a Slurm cluster with: muster serve "
+    "This cell mirrors no other scheduler; Muster schedules it. Mirror a Slurm cluster with: muster serve "
     "--cell NAME --slurm WHERE"
 )
 
@@ -138,7 +139,7 @@ def _standing(report: MirrorReport, width: int, now_s: float) -> list[Line]:
 
 
 def _acting(report: MirrorReport) -> str:
-    return f"nothing can be carried there: {printable(report.trouble)}"
+    return f"changes cannot be sent to Slurm: {printable(report.trouble)}"
 
 
 def is_late(report: MirrorReport, now_s: float) -> bool:
@@ -164,9 +165,9 @@ def standing_facts(report: MirrorReport, now_s: float) -> list[tuple[str, str]]:
     spoken = f"Slurm {report.release or '?'}, REST {report.dialect or '?'}"
     return [
         ("cluster", printable(report.where)),
-        ("speaks", printable(spoken) + (f" as {printable(report.user)}" if report.user else "")),
-        ("mode", "acts there, through the gate" if report.acts else "looks on: nothing is done there"),
-        ("last look", ago),
+        ("version", printable(spoken) + (f" as {printable(report.user)}" if report.user else "")),
+        ("mode", "acts on Slurm, through the gate" if report.acts else "read-only: changes nothing in Slurm"),
+        ("last poll", ago),
         ("jobs", f"{report.jobs:,} on {report.nodes:,} {plural('node', report.nodes)}"),
     ]
 
@@ -175,19 +176,19 @@ def cost_facts(report: MirrorReport) -> list[tuple[str, str]]:
     """(name, what is so) of what the mirror takes, from Slurm and from the cell."""
     share = f", {report.own_rpcs:,} of them by this user" if report.rpcs else ""
     return [
-        ("whole list", f"{report.asked_s * 1000:,.0f} ms for Slurm, {report.told_s * 1000:,.0f} ms for the cell"),
-        ("asked every", f"{report.every_s:,.1f} s at most; {report.looks:,} looks"),
+        ("full list", f"{report.asked_s * 1000:,.0f} ms in Slurm, {report.told_s * 1000:,.0f} ms in the cell"),
+        ("interval", f"{report.every_s:,.1f} s at most; {report.looks:,} polls"),
         (
             "slurmctld",
             f"main cycle {report.cycle_mean_us / 1000:,.1f} ms, backfill {report.backfill_last_us / 1000:,.1f} ms",
         ),
-        ("requests", f"{report.rpcs:,} since its statistics began{share}" if report.rpcs else NONE),
+        ("requests", f"{report.rpcs:,} since its statistics reset{share}" if report.rpcs else NONE),
     ]
 
 
 def _left_out(report: MirrorReport, width: int) -> Section:
     if not report.left_out:
-        return Section("Not mirrored", (text_line("all of what Slurm shows is in the cell", "ok"),))
+        return Section("Not mirrored", (text_line("everything Slurm shows is in the cell", "ok"),))
     lines: list[Line] = []
     for each in report.left_out:
         lines += [text_line(part, "" if n else "warn") for n, part in enumerate(wrap(printable(each.text), width))]
@@ -202,7 +203,7 @@ def _lacks(report: MirrorReport, width: int) -> list[Section]:
     for text in _lack_texts(report):
         first, *rest = wrap(text, width - 2)
         lines += [text_line(first), *(text_line("  " + part, "dim") for part in rest)]
-    return [Section("Not to be had here", tuple(lines))] if lines else []
+    return [Section("Not available here", tuple(lines))] if lines else []
 
 
 def _lack_texts(report: MirrorReport) -> list[str]:
@@ -232,7 +233,7 @@ def job_section(job: Mirrored, width: int, estimate: StartEstimate | None = None
         if job.helps:
             lines += [Line((("→ ", "ok"), (part, "ok"))) for part in wrap(printable(job.helps), max(20, width - 2))]
         if job.reason_text and job.reason_text != job.reason:
-            lines.append(fact("in full", cut(printable(job.reason_text), max(10, width - 11))))
+            lines.append(fact("detail", cut(printable(job.reason_text), max(10, width - 11))))
         lines.append(fact("priority", NONE if job.priority is None else f"{job.priority:,}"))
         lines += [fact(name, text) for name, text in start_facts(job, estimate, time.time())]
     elif job.exit_status is not None or job.signal is not None:
@@ -272,28 +273,34 @@ INTENT_TONES = {
     "in doubt": "bad", "refused": "bad", "expired": "bad", "done": "ok", "needless": "dim", "undone": "warn",
     "retried": "dim",
 }  # fmt: skip
-NOTHING = "nothing is wanted of another scheduler"
+NOTHING = "no changes for another scheduler"
 IN_DOUBT = (
     "Nobody can tell whether these happened: muster slurm intents N tells what is known; retry N has it done again, "
     "settle N done|undone says what came of it"
 )
-IN_DOUBT_KEYS = "Nobody can tell whether these happened: ↵ what is known, R do it again, K it is done, N it is not"
 MAX_SUBJECTS = 3
 
 
+def _in_doubt() -> str:
+    return (
+        f"Nobody can tell whether these happened: ↵ what is known, {key_of('retry_intent')} do it again, "
+        f"{key_of('settle_done')} it is done, {key_of('settle_undone')} it is not"
+    )
+
+
 def standing(report: IntentsReport) -> str:
-    """As in "3 wait, 5 on their way, 40 accepted, 1 in doubt"."""
+    """As in "3 to send, 5 sent, 40 accepted, 1 in doubt"."""
     told = [
         f"{count:,} {what}"
         for count, what in (
-            (report.open, "to be carried"),
-            (report.sent, "on their way"),
-            (report.accepted, "accepted, not yet safe"),
+            (report.open, "to send"),
+            (report.sent, "sent"),
+            (report.accepted, "accepted, not yet saved"),
             (report.in_doubt, "in doubt"),
         )
         if count
     ]
-    return ", ".join(told) or "all that was wanted is settled"
+    return ", ".join(told) or "all changes are settled"
 
 
 def subjects(intent: IntentView) -> str:
@@ -304,7 +311,7 @@ def subjects(intent: IntentView) -> str:
 def said(intent: IntentView) -> str:
     """Known result of an intent."""
     parts = [f"job {intent.job}"] if intent.job else []
-    parts += [f"carried {intent.tries + 1} times"] if intent.tries else []
+    parts += [f"sent {intent.tries + 1} times"] if intent.tries else []
     parts += [printable(intent.text)] if intent.text else []
     return "; ".join(parts)
 
@@ -313,7 +320,7 @@ def intent_lines(report: IntentsReport) -> list[str]:
     """For the shell: a line each, the newest of each kind first."""
     if not report.items:
         return [NOTHING]
-    rows = [("ID", "STATE", "AGE", "WHAT", "OF", "SAID")]
+    rows = [("ID", "STATE", "AGE", "WHAT", "TARGET", "RESULT")]
     rows += [
         (
             printable(intent.id), printable(intent.phase), duration(report.at_ms - intent.at_ms),
@@ -332,9 +339,9 @@ def intent_columns(report: IntentsReport, width: int) -> tuple[list[Section], li
         return [Section("Intents", (text_line(NOTHING, "dim"),))], []
     urgent = [intent for intent in report.items if intent.phase in ("open", "sent", "accepted", "in doubt")]
     others = [intent for intent in report.items if intent not in urgent]
-    left = Section("Under way", tuple(_lines(urgent, report.at_ms, width)) or (text_line("nothing", "dim"),))
+    left = Section("In progress", tuple(_lines(urgent, report.at_ms, width)) or (text_line("nothing", "dim"),))
     warning = (
-        [Section("In doubt", tuple(text_line(part, "warn") for part in wrap(IN_DOUBT_KEYS, width)))]
+        [Section("In doubt", tuple(text_line(part, "warn") for part in wrap(_in_doubt(), width)))]
         if report.in_doubt
         else []
     )
@@ -356,9 +363,9 @@ def _lines(intents: list[IntentView], now_ms: int, width: int) -> list[Line]:
 
 DOUBT = "in doubt"
 SHOWS = {
-    "done": ("so it is done, as Slurm shows it", "ok"),
-    "undone": ("so it is not done, as Slurm shows it", "warn"),
-    "": ("that does not show whether it happened", "warn"),
+    "done": ("Slurm shows that it was done", "ok"),
+    "undone": ("Slurm shows that it was not done", "warn"),
+    "": ("this does not show whether it was done", "warn"),
 }
 
 
@@ -383,14 +390,14 @@ def _wanted(detail: IntentDetail, width: int) -> Section:
     lines += hanging("asked     ", f"{timestamp(view.at_ms)} UTC{_asker(detail)}", width)
     if detail.proposal:
         name = printable(detail.proposal)
-        told = f"{name}, agreed to by {', '.join(map(name_of, detail.agreed)) or 'nobody'}"
+        told = f"{name}, approved by {', '.join(map(name_of, detail.agreed)) or 'nobody'}"
         first, *rest = hanging("proposal  ", told, width)
         lines += [Line(first.spans, f"proposal {name}"), *rest]
     lines += [line for told in detail.wants for line in hanging("          ", printable(told), width)]
     if view.job:
         lines += hanging("job       ", f"{view.job}, as Slurm answered", width)
     if view.tries:
-        lines += hanging("carried   ", f"{view.tries + 1} times", width)
+        lines += hanging("sent      ", f"{view.tries + 1} times", width)
     lines += hanging("token     ", printable(view.token), width)
     return Section(title_of(view), tuple(lines))
 
@@ -398,7 +405,7 @@ def _wanted(detail: IntentDetail, width: int) -> Section:
 def _asker(detail: IntentDetail) -> str:
     if detail.by:
         return f" by {name_of(detail.by)}"
-    return "" if detail.act is not None else "; who submits is on no record"
+    return "" if detail.act is not None else "; who submitted it is not recorded"
 
 
 def _said(detail: IntentDetail, width: int) -> Section:
@@ -407,7 +414,7 @@ def _said(detail: IntentDetail, width: int) -> Section:
         for word in detail.words
         for line in hanging(f"{timestamp(word.at_ms, date=False)}  ", _word(word.phase, word.text), width)
     ]
-    return Section("What was said of it (UTC)", tuple(lines) or (text_line("nothing yet", "dim"),))
+    return Section("Progress (UTC)", tuple(lines) or (text_line("nothing yet", "dim"),))
 
 
 def _word(phase: str, text: str) -> str:
@@ -417,9 +424,9 @@ def _word(phase: str, text: str) -> str:
 def _now(detail: IntentDetail, width: int) -> Section:
     far = detail.far
     if far is None:
-        return Section("In Slurm now", (text_line("this engine was not told where the cluster is", "warn"),))
+        return Section("In Slurm now", (text_line("this engine has no address of the cluster", "warn"),))
     if far.error:
-        return Section("In Slurm now", tuple(_toned(f"cannot be asked: {printable(far.error)}", width, "bad")))
+        return Section("In Slurm now", tuple(_toned(f"does not answer: {printable(far.error)}", width, "bad")))
     lines = [line for told in far.lines for line in _toned(printable(told), width, "")]
     told, tone = SHOWS.get(far.shows, SHOWS[""])
     lines += _toned(told, width, tone)
@@ -430,10 +437,10 @@ def _restarts(detail: IntentDetail, far: FarLook, width: int) -> list[Line]:
     """A slurmctld that was started since may have forgotten what it had taken."""
     if not far.since_ms:
         return []
-    told = f"slurmctld runs since {timestamp(far.since_ms)} UTC ({printable(far.since_by)})"
+    told = f"slurmctld is up since {timestamp(far.since_ms)} UTC ({printable(far.since_by)})"
     if far.since_ms <= detail.view.at_ms:
-        return _toned(f"{told}: it was not restarted since this was asked", width, "dim")
-    return _toned(f"{told}: after this was asked, so it may have forgotten it", width, "warn")
+        return _toned(f"{told}: not restarted since this was sent", width, "dim")
+    return _toned(f"{told}: restarted after this was sent, so it may have lost it", width, "warn")
 
 
 def _ways(detail: IntentDetail, width: int) -> list[Section]:
@@ -441,34 +448,34 @@ def _ways(detail: IntentDetail, width: int) -> list[Section]:
         return []
     name = printable(detail.view.id)
     again = (
-        "proposes the same act anew: it was approved for the cell as it was then, and each step of a plan is done once"
+        "proposes the same action again: the approval was for the state at that time, and a step runs once"
         if detail.act is not None
-        else "carries it again under the same token: if the first copy is there after all, one of the two is cancelled"
+        else "sends it again with the same token: if the first copy turns up, one of the two is cancelled"
     )
     ways = (
         (f"muster slurm retry {name} --reason WHY", again),
-        (f"muster slurm settle {name} done --reason WHY", "it is in Slurm as it was wanted"),
+        (f"muster slurm settle {name} done --reason WHY", "it took effect in Slurm"),
         (f"muster slurm settle {name} undone --reason WHY", _undone(detail)),
     )
     lines = [
         line for way, told in ways for line in (*hanging("", way, width), *hanging("    ", told, width, tone="dim"))
     ]
-    return [Section("It waits for a person", tuple(lines))]
+    return [Section("Needs a person", tuple(lines))]
 
 
 def _undone(detail: IntentDetail) -> str:
     if detail.act is None:
-        return "it came to nothing, and the name of the workload is free again"
-    return "it did not happen, and is not wanted any more"
+        return "it had no effect; the name of the workload is free again"
+    return "it had no effect, and is not wanted any more"
 
 
 def answer_text(detail: IntentDetail, outcome: str) -> str:
     """Meaning of a yes."""
     name = printable(detail.view.id)
     if outcome == "retry":
-        return f"{name} is given to Slurm once more. If it ran unseen, it runs twice."
-    told = "is done" if outcome == "done" else "is not done, and will not be"
-    return f"You say that {name} {told}; it is on record under your name."
+        return f"{name} is sent to Slurm again. If the first one did run, it runs twice."
+    told = "was done" if outcome == "done" else "was not done, and will not be"
+    return f"You state that {name} {told}. This is recorded under your name."
 
 
 def _toned(text: str, width: int, tone: str) -> list[Line]:

@@ -60,7 +60,7 @@ def of_the_cell(view: Overview) -> Iterator[OverviewFinding]:
             _FIRST, "✗", "bad", f"{down:,} {plural('node', down)} down", "nodes state:down", "nodes down"
         )
     if view.suspect:
-        network = ": the network?" if view.mass_suspicion else ""
+        network = ": network problem?" if view.mass_suspicion else ""
         text = f"{view.suspect:,} {plural('node', view.suspect)} suspect{network}"
         yield OverviewFinding(_FIRST if network else _SOON, "?", "warn", text, "nodes state:suspect", "nodes")
     leaving = sum(pool.cordoned + pool.draining for pool in view.pools)
@@ -77,7 +77,7 @@ def of_the_cell(view: Overview) -> Iterator[OverviewFinding]:
 def _of_the_work(view: Overview) -> Iterator[OverviewFinding]:
     if view.oldest_wait_ms > SLOW_WAIT_MS:
         oldest = printable(view.oldest_waiting)
-        text = f"{oldest} waits {duration(view.oldest_wait_ms)}"
+        text = f"{oldest} has waited {duration(view.oldest_wait_ms)}"
         yield OverviewFinding(_SOON, "!", "warn", text, f"workload {oldest}", "why")
     if view.wait_p95_ms > SLOW_WAIT_MS:
         text = f"wait p95 is {duration(view.wait_p95_ms)}"
@@ -93,7 +93,7 @@ def of_objectives(burns: Sequence[Burn]) -> Iterator[OverviewFinding]:
         hour, long = burn.hour.burn_permille or 0, burn.six_hours.burn_permille or 0
         if hour > FULL_PERMILLE:
             urgent = long > FULL_PERMILLE
-            text = f"{burn.queue}: late starts ×{times(hour)} of what its objective allows"
+            text = f"{burn.queue}: late starts ×{times(hour)} of the objective's allowance"
             link = f"queue {printable(burn.queue)}"
             yield OverviewFinding(_FIRST if urgent else _SOON, "▲", "bad" if urgent else "warn", text, link, "queue")
 
@@ -106,13 +106,13 @@ def times(burn_permille: int) -> str:
 def of_budgets(budgets: Sequence[BudgetLine]) -> Iterator[OverviewFinding]:
     for line in budgets:
         spec = line.spec
-        held = f", {line.waiting:,} wait for it" if line.waiting else ""
+        held = f", {line.waiting:,} waiting" if line.waiting else ""
         if line.stage == "spent":
             text = f"budget {spec.name} is spent{held}"
             yield OverviewFinding(_FIRST if line.waiting else _SOON, "$", "bad", text, "cost", "cost")
         elif line.forecast_microusd > spec.limit_microusd:
             over = money(line.forecast_microusd - spec.limit_microusd)
-            yield OverviewFinding(_SOON, "$", "warn", f"budget {spec.name} will be {over} over", "cost", "cost")
+            yield OverviewFinding(_SOON, "$", "warn", f"budget {spec.name} will go {over} over", "cost", "cost")
         elif line.stage == "warned":
             spent = permille(line.spent_microusd * 1000 // max(1, spec.limit_microusd))
             yield OverviewFinding(
@@ -123,11 +123,11 @@ def of_budgets(budgets: Sequence[BudgetLine]) -> Iterator[OverviewFinding]:
 def of_proposals(awaiting: int, stuck: int, named: Sequence[Proposal] = ()) -> Iterator[OverviewFinding]:
     """Findings that wait for people."""
     if stuck:
-        text = f"{stuck:,} {plural('plan', stuck)} begun, not done"
+        text = f"{stuck:,} {plural('plan', stuck)} started, not finished"
         yield OverviewFinding(_FIRST, "!", "bad", text, "proposals", "proposals")
     if awaiting and awaiting <= min(MAX_PROPOSALS, len(named)):
         for each in named[:awaiting]:
-            text = f"{each.id} waits for votes: {each.title}"
+            text = f"{each.id} needs votes: {each.title}"
             yield OverviewFinding(_SOON, "◌", "warn", text, f"proposal {printable(each.id)}", "read, vote")
     elif awaiting:
         text = f"{awaiting:,} {plural('proposal', awaiting)} to vote on"
@@ -296,7 +296,7 @@ def _objective(burn: Burn, width: int) -> Line:
 def blocked(view: Overview, width: int, most: int) -> Section:
     """Reasons that keep work from starting, most frequent first."""
     if not view.blocked:
-        return Section("Why work waits", (text_line("nothing waits", "dim"),))
+        return Section("Why work waits", (text_line("nothing is waiting", "dim"),))
     highest = view.blocked[0][1]
     name_width = min(22, max(12, width - 11))
     lines = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from console.actions.key_map import key_of
 from console.text.charts import Spans, column_at, framed, gutter, legend, ribbon, round_top, time_axis
 from console.text.plain_tables import table
 from console.text.terminal_text import cut, duration, fit, milli, permille, printable, timestamp, wrap
@@ -38,8 +39,10 @@ def forecast_head(view: Forecast, width: int = WIDTH) -> list[str]:
     missing = f", {view.missing_hours:,} missing" if view.missing_hours else ""
     lines = wrap(f"{view.metric} of {of} in {unit}, hourly means, {len(view.hours)} hours ahead", max(width, 20))
     last = f"{view.now / scale:,.1f}" if view.now is not None else "unknown"
-    lines += wrap(f"last hour {last}; {view.known_hours:,} hours known{missing}; rests on {view.basis}", max(width, 20))
-    return [*lines, *(line for note in view.notes for line in wrap(f"but: {printable(note)}", max(width, 20)))]
+    lines += wrap(
+        f"last hour {last}; {view.known_hours:,} hours of history{missing}; based on {view.basis}", max(width, 20)
+    )
+    return [*lines, *(line for note in view.notes for line in wrap(f"note: {printable(note)}", max(width, 20)))]
 
 
 def forecast_skill(view: Forecast) -> list[str]:
@@ -60,10 +63,10 @@ def forecast_skill(view: Forecast) -> list[str]:
             ]
             for c in view.coverage
         ]  # fmt: skip
-        titles = ("AHEAD", "SCORED", "P10..P90 HELD", "BELOW", "ABOVE", "ERROR OF P50")
+        titles = ("AHEAD", "SCORED", "IN P10..P90", "BELOW", "ABOVE", "ERROR OF P50")
         lines += ["", *table(titles, rows, (False, *(True,) * 5))]
     else:
-        lines += ["", "no forecast of this series has come due yet: how well they hold is not known"]
+        lines += ["", "no forecast of this series is due yet: accuracy not known"]
     return lines
 
 
@@ -212,7 +215,7 @@ def _forecast_title(known: ForecastPageData) -> str:
 def _nothing(wait: Wait) -> str:
     if wait.problem:
         return wait.problem
-    return "stopped: r asks again" if wait.stopped else "nothing was measured yet; the forecast is being made …"
+    return f"stopped: {key_of('refresh')} starts again" if wait.stopped else "making the forecast …"
 
 
 def _state(known: ForecastPageData, found: Forecast | None, wait: Wait) -> str:
@@ -220,7 +223,8 @@ def _state(known: ForecastPageData, found: Forecast | None, wait: Wait) -> str:
     if wait.since_s:
         return f"{known.unit} · making the forecast, {wait.since_s:.0f} s, esc stops"
     if found is None:
-        return f"{known.unit} · {'stopped, r asks again' if wait.stopped else 'no forecast'}"
+        stands = f"stopped, {key_of('refresh')} starts again" if wait.stopped else "no forecast"
+        return f"{known.unit} · {stands}"
     return f"{known.unit} · hourly means · made {timestamp(found.made_ms)[5:16]} UTC"
 
 
@@ -233,7 +237,7 @@ def _legend(
     if limit is not None:
         parts.append((f"═ {known.what} {amount(limit)}", "warn"))
     elif known.there_is is not None:
-        parts.append((f"{known.what} {amount(known.there_is)}, beyond the scale", "dim"))
+        parts.append((f"{known.what} {amount(known.there_is)}, off the scale", "dim"))
     if known.boot_ms is not None:
         sign = "┊ nodes" if ready is not None else "nodes"
         parts.append((f"{sign} ordered now are ready in {duration(known.boot_ms[1])} (p95)", "accent"))
@@ -276,10 +280,10 @@ def means(known: ForecastPageData, found: Forecast, width: int, *, read_only: bo
     """Is there enough for what comes, and what can be done about it: lines that lead into the `:` bar."""
     short = shortfall(known, found)
     if found.basis == TOO_SHORT:
-        text = "too little was measured to tell what comes: the range seen so far is all that is drawn"
+        text = "not enough history for a forecast: showing the range measured so far"
         return Section("What it means", tuple(text_line(line, "dim") for line in wrap(text, width)))
     if known.there_is is None:
-        return Section("What it means", (text_line("nothing to compare it with: it has no limit of its own", "dim"),))
+        return Section("What it means", (text_line("no limit to compare with", "dim"),))
     if short is None:
         peak = max((thousandths(hour.p90, found.metric, found.unit) for hour in found.hours), default=0)
         text = f"● p90 stays within the {known.what}: at most {amount(peak)} of {amount(known.there_is)}"
@@ -287,12 +291,14 @@ def means(known: ForecastPageData, found: Forecast, width: int, *, read_only: bo
     said = f"{'!' if short.sure else '?'} {'p50 and p90 rise' if short.sure else 'p90 rises'} above the {known.what}"
     when = "now" if short.first_ms <= known.now_ms else f"in {duration(short.first_ms - known.now_ms)}"
     told = [
-        f"{said} ({amount(known.there_is)}) from {timestamp(short.first_ms)[5:16]} UTC on, {when}: {short.hours:,} of "
+        f"{said} ({amount(known.there_is)}) from {timestamp(short.first_ms)[5:16]} UTC, {when}: in {short.hours:,} of "
         f"{len(found.hours):,} hours",
-        f"most at {timestamp(short.peak_ms)[5:16]} UTC: {amount(short.peak)} {known.unit}",
+        f"peak at {timestamp(short.peak_ms)[5:16]} UTC: {amount(short.peak)} {known.unit}",
     ]
     lines = [text_line(line, "bad" if short.sure else "warn") for text in told for line in wrap(text, width)]
-    return Section("What it means", (*lines, *ways(known, short, width, read_only=read_only)), "enter begins the line")
+    return Section(
+        "What it means", (*lines, *ways(known, short, width, read_only=read_only)), "enter fills in the command"
+    )
 
 
 def ways(known: ForecastPageData, short: CapacityShortfall, width: int, *, read_only: bool) -> list[Line]:
@@ -302,9 +308,9 @@ def ways(known: ForecastPageData, short: CapacityShortfall, width: int, *, read_
         return [] if kind else [text_line("choose a pool or a queue to act on it", "dim")]
     name = printable(name)
     wanted = -(-short.peak // max(1, known.sizing.each))
-    least = f", of which {known.sizing.most:,} may be" if known.sizing.most and wanted > known.sizing.most else ""
+    least = f" (limit {known.sizing.most:,})" if known.sizing.most and wanted > known.sizing.most else ""
     unit = "nodes" if kind == "pool" else known.unit
-    lines = [text_line(f"that takes {wanted:,} {unit}; there are {known.sizing.have:,}{least}", "")]
+    lines = [text_line(f"needs {wanted:,} {unit}{least}; {known.sizing.have:,} now", "")]
     begun = []
     if kind == "pool":
         hours = max(1, -(-(short.first_ms - known.now_ms) // HOUR_MS))
@@ -328,10 +334,10 @@ def ways(known: ForecastPageData, short: CapacityShortfall, width: int, *, read_
 
 def held(found: Forecast, width: int) -> list[Section]:
     """Basis of the forecast, accuracy of such forecasts, and every hour."""
-    rests = Section("Rests on", tuple(text_line(line) for line in forecast_head(found, width)), found.basis)
+    rests = Section("Based on", tuple(text_line(line) for line in forecast_head(found, width)), found.basis)
     skill = tuple(text_line(part) for line in forecast_skill(found) for part in _prose(line, width))
     hours = Section("Hours ahead", tuple(text_line(line) for line in bars(found, width)), found.metric)
-    return [rests, Section("How they have held", skill, "80% between p10 and p90 is right"), hours]
+    return [rests, Section("Accuracy", skill, "80% between p10 and p90 is ideal"), hours]
 
 
 def _prose(line: str, width: int) -> list[str]:
@@ -343,8 +349,8 @@ def choices(known: ForecastPageData, width: int) -> list[Section]:
     """Other subjects and other measures of this one; the one that is shown is marked."""
     of = [("", "the cell")] + [(name, name.replace(":", " ")) for name in known.subjects]
     return [
-        Section("Of what", tuple(_choice("of", *each, known.subject, width) for each in of), "enter shows it"),
-        Section("Which measure", tuple(_choice("metric", name, name, known.metric, width) for name in known.metrics)),
+        Section("Subject", tuple(_choice("of", *each, known.subject, width) for each in of), "enter shows it"),
+        Section("Metric", tuple(_choice("metric", name, name, known.metric, width) for name in known.metrics)),
     ]
 
 

@@ -103,10 +103,10 @@ def _price(tile: HeatTile, dearest: int) -> TileLook:
 
 def legend(colouring: str) -> str:
     return {
-        "use": "▁ little … █ all in use, · nothing, of the scarcest resource",
-        "fragmentation": "▁ … █ share of the free GPU on nodes partly used, · none of it, = none free, - no GPU",
+        "use": "▁ little … █ all in use, · none; of the scarcest resource",
+        "fragmentation": "▁ … █ share of free GPU on partly used nodes, · none, = none free, - no GPU",
         "health": "● ready  ◇ cordoned  ◑ draining  ◔ booting  ? suspect  ✗ down",
-        "price": "▁ … █ price of a node beside the dearest, · no price",
+        "price": "▁ … █ node price relative to the dearest, · no price",
     }[colouring]
 
 
@@ -217,7 +217,7 @@ def short_name(tile: HeatTile, width: int) -> str:
 def facts(tile: HeatTile, shown: HeatMap, colouring: str, acts_on: str, width: int) -> list[Section]:
     """Facts of the tile under the cursor, and its possible actions."""
     kind = shown.level
-    name = printable(tile.name) or f"no {kind} known"
+    name = printable(tile.name) or f"no {kind}"
     states = ", ".join(f"{count:,} {printable(state)}" for state, count in tile.states.items())
     lines = [
         *(fact(each, cut(getattr(tile, each) or NONE, width - 11)) for each in LEVELS[: LEVELS.index(kind)]),
@@ -233,10 +233,10 @@ def facts(tile: HeatTile, shown: HeatMap, colouring: str, acts_on: str, width: i
         free = f"{quantity('gpu_milli', tile.gpu_free_milli)} of {quantity('gpu_milli', tile.gpu_milli)} GPU"
         lines.append(fact("free", cut(free, width - 11)))
         if tile.gpu_free_milli:
-            lines.append(_share("in pieces", tile.split_milli * 1000 // tile.gpu_free_milli, width))
+            lines.append(_share("fragmented", tile.split_milli * 1000 // tile.gpu_free_milli, width))
     lines.append(fact("price", f"{short_money(tile.price_microusd_hour)}/h" if tile.price_microusd_hour else NONE))
     if tile.spot:
-        lines.append(fact("spot", f"{tile.spot:,} {plural('node', tile.spot)} may be taken back"))
+        lines.append(fact("spot", f"{tile.spot:,} {plural('node', tile.spot)} interruptible"))
     lines.append(fact("C D U", cut(acts_on, width - 11), "dim"))
     link = f"node {printable(tile.name)}" if kind == "node" else f"nodes {nodes_filter(tile, kind)}"
     word = "↵ opens the node" if kind == "node" else "nodes in a list"
@@ -296,7 +296,7 @@ def read_view(words: str) -> View:
             view = view._replace(colouring=value)
         else:
             raise SpecError(
-                "", f"'{printable(word)[:40]}' is no part of the map",
+                "", f"'{printable(word)[:40]}' is not a level of the map",
                 f"Write zone, block, rack or node; zone:NAME; by:{', by:'.join(COLOURINGS)}",
             )  # fmt: skip
     return view
@@ -320,8 +320,8 @@ def _node_state(view: NodeDetail, width: int, most_labels: int | None) -> Sectio
     since = f"for {duration(view.now_ms - view.since_ms)}, since {timestamp(view.since_ms)} UTC"
     lines = [
         Line(((f"{glyph} {printable(view.state)}", tone), (f"  {since}", "dim"))),
-        *([fact("kept out", cut(view.note, width - 11), "warn")] if view.note else []),
-        *([fact("ends", f"in {duration(view.ends_ms - view.now_ms)}: taken back", "warn")] if view.ends_ms else []),
+        *([fact("excluded", cut(view.note, width - 11), "warn")] if view.note else []),
+        *([fact("ends", f"in {duration(view.ends_ms - view.now_ms)}: reclaimed", "warn")] if view.ends_ms else []),
         Line((("pool       ", "dim"), (printable(view.pool), "link")), f"nodes pool:{quoted(printable(view.pool))}"),
         *_places(view, width),
     ]
@@ -383,7 +383,7 @@ def physical_facts(node: NodeDetail) -> list[tuple[str, str]]:
     for name, title in (("cpu_milli", "cpu used"), ("memory_mib", "memory used")):
         if name in node.in_use:
             share = node.in_use[name] * 1000 // max(node.physical[name], 1)
-            pairs.append((title, f"{amount(name, node.in_use[name])}, {permille(share)} of what there is"))
+            pairs.append((title, f"{amount(name, node.in_use[name])}, {permille(share)}"))
     return pairs
 
 
@@ -417,7 +417,7 @@ def _link(index: int, devices: int, group: int) -> str:
 
 def _node_work(view: NodeDetail, width: int) -> Section:
     if not view.workloads:
-        return Section("Work here", (text_line("nothing is bound to this node", "dim"),))
+        return Section("Workloads here", (text_line("nothing runs on this node", "dim"),))
     lines = tuple(
         Line(
             ((fit_name(printable(name), max(12, width - 14)), "link"), (f"{count:>6,} {plural('task', count)}", "")),
@@ -425,4 +425,4 @@ def _node_work(view: NodeDetail, width: int) -> Section:
         )
         for name, count in view.workloads
     )
-    return Section("Work here", lines, f"{len(view.workloads):,} {plural('workload', len(view.workloads))}")
+    return Section("Workloads here", lines, f"{len(view.workloads):,} {plural('workload', len(view.workloads))}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from console.actions.key_map import key_of
 from console.text.terminal_text import cut, duration, printable, timestamp, wrap
 from console.text.tones import state_look
 from console.views.lists import Heading, Row, Span
@@ -25,16 +26,16 @@ def policy_columns(view: PolicyView, now_ms: int, width: int) -> tuple[list[Sect
     """Candidates and freezes that wait for a person first, then the policy in force."""
     left = [section for each in view.candidates for section in candidate_sections(each, now_ms, width)]
     left += [_freezes(view.freezes, width), _head(view, width)]
-    left.append(_pairs("What plans need", view.rules, width))
-    left.append(_pairs("At most in an hour", view.limits, width))
+    left.append(_pairs("Votes needed", view.rules, width))
+    left.append(_pairs("Limits per hour", view.limits, width))
     right = [_people(view, width)]
     if view.services:
-        right.append(_pairs("Services", tuple((each, "drafts, and never votes") for each in view.services), width))
+        right.append(_pairs("Services", tuple((each, "drafts, never votes") for each in view.services), width))
     right.append(_pairs("Channels", view.channels, width))
-    right.append(Section("Another policy needs", tuple(hanging("", printable(view.change_need), width))))
+    right.append(Section("Changing the policy needs", tuple(hanging("", printable(view.change_need), width))))
     if view.notes:
         told = [line for note in view.notes for line in hanging("· ", printable(note), width)]
-        right.append(Section("To know", tuple(told)))
+        right.append(Section("Notes", tuple(told)))
     return left, right
 
 
@@ -46,30 +47,33 @@ def candidate_sections(candidate: Candidate, now_ms: int, width: int) -> list[Se
     lines = [Line(tuple(head if left > 0 else head[:1]), CANDIDATE + candidate.id)]
     lines += hanging("proposed by  ", f"{name_of(candidate.author)}, {timestamp(candidate.at_ms)} UTC", width)
     if candidate.needs:
-        lines += hanging("needs        ", f"{candidate.needs} more of {printable(candidate.need)}", width, "warn")
+        lines += hanging("needs        ", f"{candidate.needs} more: {printable(candidate.need)}", width, "warn")
     lines += hanging("digest       ", printable(candidate.digest)[:16], width)
     if not candidate.changes:
-        lines.append(text_line("it changes nothing", "dim"))
+        lines.append(text_line("no changes", "dim"))
     for change in candidate.changes:
         label, tone = ("! loosens  ", "bad") if change.loosens else ("  changes  ", "dim")
         lines += hanging(label, printable(change.text), width, tone)
     for vote in candidate.votes:
         lines += hanging("vote         ", name_of(printable(vote)), width)
-    return [Section(f"Waits for votes: version {candidate.revision}", tuple(lines), "A approves, N rejects")]
+    keys = f"{key_of('approve_policy')} approves, {key_of('reject_policy')} rejects"
+    return [Section(f"Waiting for votes: version {candidate.revision}", tuple(lines), keys)]
 
 
 def _freezes(freezes: Sequence[Freeze], width: int) -> Section:
     lines: list[Line] = []
     for freeze in freezes:
-        by = f"set by {name_of(freeze.by)}" if freeze.by else "of the policy"
-        now, tone = ("● holds now", "warn") if freeze.holds else ("○ not now", "dim")
+        by = f"set by {name_of(freeze.by)}" if freeze.by else "by the policy"
+        now, tone = ("● in effect", "warn") if freeze.holds else ("○ not in effect", "dim")
         link = FREEZE + freeze.spec.name if freeze.by else ""
         lines.append(Line(((f"{now}  ", tone), (printable(freeze.spec.name), "strong"), (f"  {by}", "dim")), link))
         lines += hanging("    ", printable(freeze_words(freeze.spec)), width)
         if freeze.spec.reason:
             lines += framed(freeze.spec.reason, width - 4, "    ")
     return Section(
-        "Freezes", tuple(lines or [text_line("none: plans run at any time", "dim")]), "F sets one, T ends one"
+        "Freezes",
+        tuple(lines or [text_line("none: plans may run at any time", "dim")]),
+        f"{key_of('set_freeze')} sets one, {key_of('end_freeze')} ends one",
     )
 
 
@@ -93,23 +97,23 @@ def _people(view: PolicyView, width: int) -> Section:
         more = f"  {printable(note)}" if note else ""
         lines.append(Line(((printable(who), "strong"), (f"  {printable(roles)}{more}", ""))))
         lines += hanging("    ", printable(f"{accounts}; keys {keys}"), width, "", "dim")
-    return Section("People", tuple(lines or [text_line("nobody is named: the owner of the engine decides", "dim")]))
+    return Section("People", tuple(lines or [text_line("none: the owner of the engine decides", "dim")]))
 
 
 def review_sections(reviews: Sequence[Review], width: int) -> list[Section]:
     """Open reviews first."""
     waiting = [each for each in reviews if not each.closed_ms]
     looked = [each for each in reviews if each.closed_ms]
-    lines = [line for each in waiting for line in _review(each, width)] or [text_line("nothing waits", "dim")]
-    sections = [Section("Wait for a person to look at them", tuple(lines), "K closes one, ↵ opens its proposal")]
+    lines = [line for each in waiting for line in _review(each, width)] or [text_line("none", "dim")]
+    sections = [Section("Open reviews", tuple(lines), f"{key_of('close_review')} closes one, ↵ opens its proposal")]
     if looked:
         gone = [line for each in looked for line in _review(each, width)]
-        sections.append(Section("Were looked at", tuple(gone)))
+        sections.append(Section("Closed reviews", tuple(gone)))
     return sections
 
 
 def _review(each: Review, width: int) -> list[Line]:
-    what = "the glass was broken by" if each.forced else "opened by"
+    what = "break-glass by" if each.forced else "opened by"
     glyph, tone = ("✓", "ok") if each.closed_ms else ("!", "bad") if each.forced else ("○", "warn")
     head = ((f"{glyph} {each.id}  ", tone), (f"{printable(each.about)}  ", "strong"), (f"{what} ", "dim"),
             (name_of(each.subject), ""), (f"  {timestamp(each.opened_ms)} UTC", "dim"))  # fmt: skip
@@ -128,11 +132,11 @@ HEADINGS = (
     Heading("note", "NOTE", most=200),
 )
 STATUS = {
-    "draft": "not approved here: it can be tried, not run",
-    "approved": "its exact bytes are approved",
-    "changed": "the file is not the one that was approved: it can be tried, not run",
-    "retired": "its use was ended, for good",
-    "faulty": "it has problems: it cannot be run",
+    "draft": "not approved here: dry run only",
+    "approved": "this exact file is approved",
+    "changed": "changed since it was approved: dry run only",
+    "retired": "retired for good",
+    "faulty": "has problems: cannot run",
 }
 
 
@@ -160,7 +164,7 @@ def columns(view: RunbookView, tried: RunbookRun | str | None, width: int) -> tu
         votes = [line for vote in view.votes for line in hanging("", printable(vote), width)]
         right.append(Section("Approved by", tuple(votes)))
     prose = framed(view.prose, width) if view.prose else [text_line("none", "dim")]
-    right.append(Section("Prose", tuple(prose), "not checked, decides nothing"))
+    right.append(Section("Prose", tuple(prose), "not checked, no effect"))
     return left, right
 
 
@@ -186,7 +190,7 @@ def _inputs(view: RunbookView, width: int) -> Section:
     for each in view.inputs:
         lines += hanging(f"{printable(each.name)}  ", printable(f"{each.type}, {each.bounds}"), width, "accent")
         lines += hanging("    ", printable(each.help), width, "", "dim") if each.help else []
-    return Section("Inputs", tuple(lines or [text_line("none", "dim")]), "A asks for them")
+    return Section("Inputs", tuple(lines or [text_line("none", "dim")]), f"{key_of('run')} asks for values")
 
 
 def _applies(view: RunbookView, tried: RunbookRun | str | None, width: int) -> Section:
@@ -198,7 +202,7 @@ def _applies(view: RunbookView, tried: RunbookRun | str | None, width: int) -> S
     else:
         lines += [line for text in view.when for line in hanging("·  ", printable(text), width)]
         if isinstance(tried, str):
-            lines += hanging("cannot tell yet: ", printable(tried), width, "warn")
+            lines += hanging("not known yet: ", printable(tried), width, "warn")
     return Section("Applies now?", tuple(lines or [text_line("always", "dim")]), note)
 
 
@@ -219,19 +223,19 @@ def _steps(view: RunbookView, width: int) -> Section:
         for line in hanging("      " if text.startswith(" ") else "  ", printable(text.strip()), width)
     ]
     lines += [text_line(line, "dim") for line in wrap(printable(view.limits), width)] if view.limits else []
-    return Section("Steps", tuple(lines or [text_line("none can be read", "dim")]))
+    return Section("Steps", tuple(lines or [text_line("none readable", "dim")]))
 
 
 def run_lines(run: RunbookRun, width: int) -> list[Line]:
     """Above the plan of a run: whether it applies, and what its inputs are."""
     lines = findings(run, width)
     if not run.applies:
-        lines.append(text_line("it does NOT apply now: it can be looked at, not proposed", "bad"))
+        lines.append(text_line("it does NOT apply now: view only, cannot be proposed", "bad"))
     for each in run.inputs:
         value = ", ".join(each.values) or "–"
         lines += hanging(f"{printable(each.name)}  ", printable(f"{value} ({each.source})"), width, "accent")
     if run.skipped:
-        lines += hanging("left out, with nothing to act on: ", printable(", ".join(run.skipped)), width, "warn")
+        lines += hanging("skipped, nothing to act on: ", printable(", ".join(run.skipped)), width, "warn")
     return lines
 
 

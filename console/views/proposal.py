@@ -28,23 +28,21 @@ HANG = "┊ "
 MAX_LINES = 400
 """Lines of one untrusted text."""
 MAX_LISTED = 2_000
-"""Lines of "What is done"; more are counted."""
+"""Lines of "Actions"; more are counted."""
 SOON_MS = 5 * 60_000
 """Time left below which it is said in the colour of a warning."""
 TIERS = {
-    "T0": "tells somebody; changes nothing",
-    "T1": "can be taken back",
+    "T0": "notification; changes nothing",
+    "T1": "can be rolled back",
     "T2": "disrupts running work",
     "T3": "hard to undo",
 }
-ONE_ACCOUNT = (
-    "came from the OS account of the author: there are two keys, but who has the account may have both of them"
-)
+ONE_ACCOUNT = "came from the author's OS account: there are two keys, but one person may hold both"
 NOBODY_NAMED = (
     "the policy names nobody yet, so nobody else can vote: muster policy propose FILE names people; "
     "alone on this cell, muster policy use solo"
 )
-NO_TWO = "its author may give it too: by this policy no two-person rule holds"
+NO_TWO = "the author may vote too: this policy has no two-person rule"
 SHOWN_STATES = (*typed_plan.OPEN, *typed_plan.LIVE, "stale", "failed", "rollback_failed")
 """States in which a proposal may still need somebody."""
 
@@ -130,7 +128,7 @@ def list_note(proposal: Proposal) -> str:
     if proposal.state == "awaiting":
         return f"needs {printable(proposal.need)}" if proposal.need else ""
     if proposal.state == "approved" and proposal.plan.start == "asked":
-        return "waits for somebody to execute it"
+        return "waiting for somebody to execute it"
     return printable(proposal.note)
 
 
@@ -202,7 +200,7 @@ def plan_sections(proposal: Proposal, width: int) -> list[Section]:
 def carried_sections(proposal: Proposal, width: int) -> list[Section]:
     """The way in which the deciding scheduler is reached now: no part of the plan, and not signed."""
     lines = [line for told in proposal.carried for line in hanging("", printable(told), width)]
-    return [Section("How it is carried", tuple(lines), "as the cluster is reached now")] if lines else []
+    return [Section("How it reaches Slurm", tuple(lines), "current connection")] if lines else []
 
 
 def screen_digest(sections: Sequence[Section]) -> str:
@@ -230,10 +228,10 @@ def _what(proposal: Proposal, width: int) -> Section:
     for step in plan.steps:
         if step.act.note is not None:
             told = ", ".join(step.act.targets[:5])
-            lines.append(text_line(cut(f"      the words that go to {told}:", width), "dim"))
+            lines.append(text_line(cut(f"      message to {told}:", width), "dim"))
             lines += framed(step.act.note.text, width - 6, "      ")
     lines += hanging("touches  ", ", ".join(touched(plan)), width, "dim", "strong")
-    return Section("What is done", tuple(lines), f"{count:,} target{'s' if count != 1 else ''}")
+    return Section("Actions", tuple(lines), f"{count:,} target{'s' if count != 1 else ''}")
 
 
 def touched(plan: Plan) -> list[str]:
@@ -248,8 +246,8 @@ def touched(plan: Plan) -> list[str]:
         names = ", ".join(map(printable, blast.tenants[:5])) + (" …" if len(blast.tenants) > 5 else "")
         found.append(f"{len(blast.tenants):,} tenant{'s' if len(blast.tenants) != 1 else ''} ({names})")
     if blast.cost_microusd_hour:
-        found.append(f"{money(blast.cost_microusd_hour)}/h more cost")
-    return found or ["no work is stopped, no node is taken, no cost"]
+        found.append(f"{money(blast.cost_microusd_hour)}/h added cost")
+    return found or ["no work stopped, no node taken, no cost"]
 
 
 def _conditions(proposal: Proposal, width: int) -> list[Section]:
@@ -261,16 +259,16 @@ def _conditions(proposal: Proposal, width: int) -> list[Section]:
     return [Section("Step by step", tuple(lines), f"{len(steps)} step{'s' if len(steps) != 1 else ''}")]
 
 
-_ON_FAIL = {"rollback": "take back", "pause": "pause", "abort": "stop"}
+_ON_FAIL = {"rollback": "roll back", "pause": "pause", "abort": "stop"}
 
 
 def _step_conditions(step: Step, width: int) -> list[Line]:
     action = step.act.action.replace("_", " ")
     many = f"{len(step.act.targets)} targets" if len(step.act.targets) != 1 else printable(step.act.targets[0])
     lines = hanging(f"{printable(step.id)}  ", f"{action} {many}", width, "accent")
-    facts = [step.tier, f"if it fails: {_ON_FAIL[step.on_fail]}", f"seen within {duration(step.timeout_ms)}"]
+    facts = [step.tier, f"if it fails: {_ON_FAIL[step.on_fail]}", f"verified within {duration(step.timeout_ms)}"]
     if step.confirm != "none":
-        facts.insert(1, f"waits for the word of an {step.confirm}")
+        facts.insert(1, f"needs confirmation by an {step.confirm}")
     lines += hanging("      ", " · ".join(facts), width, "", "dim")
     for check in step.pre:
         lines += hanging("      first  ", printable(checks.words(check)), width, "dim")
@@ -310,7 +308,7 @@ def _tier(proposal: Proposal, width: int) -> Section:
     lines = [Line(((f"{proposal.tier}  ", "warn"), (TIERS[proposal.tier], "")))]
     for why in proposal.why_tier:
         lines += hanging("    because  ", printable(why), width, "dim")
-    lines += hanging("draws on  ", f"1 plan of {proposal.tier} this hour, {', '.join(touched(plan))}", width, "dim")
+    lines += hanging("counts as ", f"1 plan of {proposal.tier} this hour, {', '.join(touched(plan))}", width, "dim")
     most = [
         f"{value:,} {what}"
         for value, what in (
@@ -321,12 +319,12 @@ def _tier(proposal: Proposal, width: int) -> Section:
     if plan.limits.duration_ms is not None:
         most.append(duration(plan.limits.duration_ms))
     if most:
-        lines += hanging("may take  ", f"at most {', '.join(most)}", width, "dim")
-    begins = "with the last vote" if plan.start == "approved" else "when somebody executes it after that"
-    lines += hanging("begins    ", begins, width, "dim")
+        lines += hanging("limits    ", f"at most {', '.join(most)}", width, "dim")
+    begins = "with the last vote" if plan.start == "approved" else "after approval, when somebody executes it"
+    lines += hanging("starts    ", begins, width, "dim")
     digests = f"{printable(proposal.digest)[:16]}, revision {proposal.revision}"
-    lines += hanging("plan      ", f"{digests}, by policy {printable(plan.policy_digest)[:12]}", width, "dim")
-    return Section("Tier and limits", tuple(lines), "only rises")
+    lines += hanging("plan      ", f"{digests}, policy {printable(plan.policy_digest)[:12]}", width, "dim")
+    return Section("Tier and limits", tuple(lines), "limits can only tighten")
 
 
 def _evidence(proposal: Proposal, width: int) -> Section:
@@ -343,7 +341,7 @@ def _evidence(proposal: Proposal, width: int) -> Section:
         lines += hanging("runbook     ", book, width, "dim")
     lines += [line for each in plan.evidence for line in _piece(each, width)]
     if not plan.evidence:
-        lines.append(text_line("nothing is attached to the plan itself", "dim"))
+        lines.append(text_line("none attached to the plan", "dim"))
     return Section("Evidence", tuple(lines))
 
 
@@ -360,11 +358,11 @@ def _way_back(proposal: Proposal, width: int) -> Section:
     lines = hanging("", printable(proposal.inverse), width)
     for step in reversed(proposal.plan.steps):
         if not step.rollback:
-            lines += hanging("  ", f"step {printable(step.id)}: cannot be taken back", width, "dim", "warn")
+            lines += hanging("  ", f"step {printable(step.id)}: cannot be rolled back", width, "dim", "warn")
         for act in step.rollback:
             targets = ", ".join(act.targets[:5]) + (f" and {len(act.targets) - 5:,} more" if act.targets[5:] else "")
             lines += hanging("  ", printable(f"step {step.id}: {act.action.replace('_', ' ')} {targets}"), width, "dim")
-    return Section("To take it back", tuple(lines), "approved with it")
+    return Section("Rollback", tuple(lines), "approved with the plan")
 
 
 # --- how it stands
@@ -392,9 +390,9 @@ def vote_section(
     policy names no people."""
     lines = [line for vote in proposal.votes for line in _vote(vote, width)]
     if not lines:
-        lines.append(text_line("nobody has voted", "dim"))
+        lines.append(text_line("no votes yet", "dim"))
     if proposal.needs:
-        more = f"{proposal.needs} more vote{'s' if proposal.needs != 1 else ''} of {printable(proposal.need)}"
+        more = f"{proposal.needs} more vote{'s' if proposal.needs != 1 else ''}: {printable(proposal.need)}"
         lines += hanging("needs  ", more, width, "warn")
     if proposal.needs and proposal.self_approvable and proposal.tier in ("T2", "T3"):
         lines += hanging("       ", NO_TWO, width, "", "warn")
@@ -414,11 +412,11 @@ def keys_note(caller: Caller | None) -> str:
         return ""
     if caller.shared_with:
         people = ", ".join(printable(each.removeprefix("person:")) for each in caller.shared_with)
-        return f"your OS account is shared by {people}: say who you are with muster --as NAME, and sign"
+        return f"your OS account is shared by {people}: start with muster --as NAME, and sign"
     if not caller.me.startswith("person:"):
         return "the policy names no person with your account, so you cannot sign: start with muster --as NAME"
     if not caller.keys.get(caller.me):
-        return "no key of yours is enrolled, and this vote must be signed: muster policy operator new-key"
+        return "this vote must be signed, and you have no enrolled key: muster policy operator new-key"
     return ""
 
 
@@ -427,9 +425,9 @@ def why_not_mine(proposal: Proposal, me: str) -> str:
     if not me or not proposal.needs or proposal.self_approvable:
         return ""
     if proposal.plan.author.subject == me:
-        return "wrote this plan: the vote must be another person's"
+        return "wrote this plan: another person must vote"
     if proposal.plan.requester == me:
-        return "asked for this plan: the vote must be another person's"
+        return "asked for this plan: another person must vote"
     return ""
 
 
@@ -443,7 +441,7 @@ def waits_for_me(proposal: Proposal, me: str, roles: frozenset[str]) -> bool:
     return not wanted.isdisjoint(roles)
 
 
-_VERDICTS = {"approve": ("✓", "ok", "yes"), "reject": ("✗", "bad", "no"), "abstain": ("·", "dim", "neither")}
+_VERDICTS = {"approve": ("✓", "ok", "yes"), "reject": ("✗", "bad", "no"), "abstain": ("·", "dim", "abstain")}
 
 
 def _vote(vote: VoteLine, width: int) -> list[Line]:
@@ -473,7 +471,7 @@ def step_section(proposal: Proposal, width: int) -> list[Section]:
     if not begun and proposal.state not in typed_plan.LIVE:
         return []
     lines = [line for each in proposal.standing for line in _standing(each, width)]
-    return [Section("Steps", tuple(lines), f"{len(begun)} of {len(proposal.standing)} begun")]
+    return [Section("Steps", tuple(lines), f"{len(begun)} of {len(proposal.standing)} started")]
 
 
 def _standing(each: StepStanding, width: int) -> list[Line]:
@@ -506,7 +504,7 @@ def stale_section(proposal: Proposal, width: int, fresh: Fresh | None) -> list[S
                 lines += _three(printable(was.after), printable(new.before), printable(new.after), room)
     elif fresh is not None:
         lines += hanging("cannot be proposed again: ", printable(fresh.why_not), width, "bad")
-    return [Section("It is not what was shown", tuple(lines), "nothing of it was done since")]
+    return [Section("Changed since it was shown", tuple(lines), "no step was done since")]
 
 
 def _new_of(each: Difference, fresh: Fresh | None) -> str:
@@ -536,35 +534,34 @@ def _columns(shown: str, now: str, new: str, room: int, tone: str) -> Line:
 
 
 _NEXT = {
-    "approved": "muster proposal execute {id} carries it out",
-    "executing": "muster proposal show {id} says how far it is",
-    "verifying": "muster proposal show {id} says how far it is",
-    "paused": "Go on with muster proposal resume {id}, or muster proposal rollback {id}",
-    "failed": "muster proposal rollback {id} takes back what was done of it",
-    "verified": "muster proposal rollback {id} takes it back",
-    "rolling_back": "muster proposal show {id} says how far it is",
-    "rollback_failed": "muster proposal show {id} says what is left of it; try muster proposal rollback {id} again",
+    "approved": "Execute it with muster proposal execute {id}", "executing": "Follow it with muster proposal show {id}",
+    "verifying": "Follow it with muster proposal show {id}",
+    "paused": "Resume it with muster proposal resume {id}, or roll it back with muster proposal rollback {id}",
+    "failed": "Roll back the finished steps with muster proposal rollback {id}",
+    "verified": "Roll it back with muster proposal rollback {id}",
+    "rolling_back": "Follow it with muster proposal show {id}",
+    "rollback_failed": "See what is left with muster proposal show {id}; try muster proposal rollback {id} again",
 }  # fmt: skip
 
 
 def what_next(proposal: Proposal) -> str:
     """The command that goes on from a state in which nobody votes any more."""
     if proposal.state == "verified" and not any(step.rollback for step in proposal.plan.steps):
-        return "It cannot be taken back"
+        return "It cannot be rolled back"
     if proposal.state == "paused" and (word := _word_wanted(proposal)):
         return word
-    told = _NEXT.get(proposal.state, "The same for the cell as it is now: muster proposal new --again {id}")
+    told = _NEXT.get(proposal.state, "Propose it again for the current state: muster proposal new --again {id}")
     return told.format(id=printable(proposal.id))
 
 
 def _word_wanted(proposal: Proposal) -> str:
     """The command that lets a waiting step go on; empty where it waits for something else."""
+    back = f"muster proposal rollback {proposal.id}"
     if any(each.state in ("failed", "inconclusive") for each in proposal.standing):
-        accept = f"muster proposal resume {proposal.id} --accept"
-        return f"Although that was not verified: {accept}; or muster proposal rollback {proposal.id}"
+        return f"Accept it unverified with muster proposal resume {proposal.id} --accept, or {back}"
     waiting = next((each.id for each in proposal.standing if each.state == "waiting"), "")
     if any(step.id == waiting and step.confirm != "none" for step in proposal.plan.steps):
-        return f"Say go with muster proposal confirm {proposal.id} {waiting}, or muster proposal rollback {proposal.id}"
+        return f"Confirm it with muster proposal confirm {proposal.id} {waiting}, or {back}"
     return ""
 
 
@@ -573,8 +570,8 @@ def _word_wanted(proposal: Proposal) -> str:
 
 def word_sections(proposal: Proposal, width: int) -> list[Section]:
     """Reason and comments, framed: they decide nothing and nobody has checked them."""
-    written = [("gives as the reason", name_of(proposal.plan.author.subject), proposal.reason)]
-    written += [(f"writes, voting {_VERDICTS[vote.verdict][2]}", name_of(vote.subject), vote.comment)
+    written = [("gave the reason", name_of(proposal.plan.author.subject), proposal.reason)]
+    written += [(f"commented, voting {_VERDICTS[vote.verdict][2]}", name_of(vote.subject), vote.comment)
                 for vote in proposal.votes]  # fmt: skip
     written = [each for each in written if each[2]]
     if not written:
@@ -583,7 +580,7 @@ def word_sections(proposal: Proposal, width: int) -> list[Section]:
     for what, who, text in written:
         lines.append(text_line(cut(f"{who} {what}:", width), "dim"))
         lines += framed(text, width)
-    return [Section("Words of people", tuple(lines), "not checked, no part of the plan")]
+    return [Section("Comments", tuple(lines), "not checked, not part of the plan")]
 
 
 def framed(text: str, width: int, indent: str = "") -> list[Line]:

@@ -138,16 +138,16 @@ def _state(known: QueuePageData, width: int) -> Section:
         lines.append(Line((("cohort     ", "dim"), (cut(parent, width - 11), "link")), f"queue {parent}"))
     below = [name for name in detail.leaves if name != detail.name]
     for n, name in enumerate(below[:MAX_NAMED]):
-        label = "below      " if not n else " " * 11
+        label = "children   " if not n else " " * 11
         lines.append(Line(((label, "dim"), (cut(printable(name), width - 11), "link")), f"queue {printable(name)}"))
     if len(below) > MAX_NAMED:
         lines.append(fact("", f"and {len(below) - MAX_NAMED:,} more", "dim"))
     lines += _told("order", f"{spec.order}, weight {spec.weight:,}, reclaims {spec.reclaim}", width)
     shares = f"{permille(row.get('share') or 0)} now, {permille(row.get('past_share') or 0)} before"
-    lines += _told("share", f"{shares}, above its quota and by its weight", width)
+    lines += _told("share", f"{shares}; use above quota, by weight", width)
     lines += _objective(known, width)
     for name, excess in detail.over.items():
-        over = f"{quantity(name.rpartition('/')[2], excess)} {_words(name)} above what it may"
+        over = f"{quantity(name.rpartition('/')[2], excess)} {_words(name)} over limit"
         lines += _told("over", over, width, "warn")
     return Section("Queue", tuple(lines))
 
@@ -173,9 +173,9 @@ def _objective(known: QueuePageData, width: int) -> list[Line]:
 
 def _window(window: BurnWindow) -> tuple[str, str]:
     if window.burn_permille is None:
-        return "nothing started and nothing waits too long", "dim"
-    late = f"{window.late:,} of {window.started:,} starts late, {window.waiting:,} wait too long already"
-    return f"×{times(window.burn_permille)} of what is allowed: {late}", burn_tone(window.burn_permille)
+        return "nothing started, nothing waits too long", "dim"
+    late = f"{window.late:,} of {window.started:,} starts late, {window.waiting:,} already waiting too long"
+    return f"×{times(window.burn_permille)} of the allowance: {late}", burn_tone(window.burn_permille)
 
 
 # -- quota ------------------------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def _quota(known: QueuePageData, vertex: VertexReport | None, width: int) -> Sec
     for flavor in spec.flavors:
         lines += _flavor(flavor, vertex, width)
     if not lines:
-        lines = [text_line("no quota, and nothing in use", "dim")]
+        lines = [text_line("no quota, nothing in use", "dim")]
     lines += [Line(tuple(legend(parts))) for parts in ((USED, BORROWED, BURST), (LENT, IDLE))]
     lines += _burst(spec, vertex, width)
     return Section("Quota", tuple(lines), keys=":set-quota changes it")
@@ -244,7 +244,7 @@ def _limits(spec: QueueSpec | FlavorQuota, name: str, width: int) -> list[Line]:
 def _flavor(flavor: FlavorQuota, vertex: VertexReport | None, width: int) -> Iterator[Line]:
     """The quota of one pool."""
     pool = printable(flavor.pool)
-    yield Line((("of pool ", "dim"), (cut(pool, width - 8), "link")), f"nodes pool:{quoted(pool)}")
+    yield Line((("in pool ", "dim"), (cut(pool, width - 8), "link")), f"nodes pool:{quoted(pool)}")
     for name, title in _RESOURCES:
         if name in flavor.nominal:
             key = f"{flavor.pool}/{name}"
@@ -257,7 +257,7 @@ def _burst(spec: QueueSpec, vertex: VertexReport | None, width: int) -> Iterator
     if spec.burst is None:
         return
     limit = ", ".join(f"{quantity(name, most)} {_words(name)}" for name, most in spec.burst.limit.items())
-    how_long = f"for {duration(spec.burst.window_ms)}, then {duration(spec.burst.cooldown_ms)} without"
+    how_long = f"for {duration(spec.burst.window_ms)}, then a {duration(spec.burst.cooldown_ms)} cool-down"
     yield from _told("burst", f"up to {limit} {how_long}", width)
     if vertex is not None and vertex.burst is not None:
         text, tone = _burst_state(vertex.burst)
@@ -266,8 +266,8 @@ def _burst(spec: QueueSpec, vertex: VertexReport | None, width: int) -> Iterator
 
 def _burst_state(burst: BurstReport) -> tuple[str, str]:
     if burst.state == "idle":
-        return "does not burst now", "dim"
-    what = "bursts" if burst.state == "burst" else "cools down; what is above its limit is reclaimed first"
+        return "not bursting", "dim"
+    what = "bursting" if burst.state == "burst" else "cooling down; use above its limit is reclaimed first"
     return f"{what}, {duration(burst.ends_in_ms)} left", "warn"
 
 
@@ -305,9 +305,9 @@ def _neighbours(known: QueuePageData, vertex: VertexReport, width: int) -> Secti
             )
             lines.append(Line(spans, "" if here else f"queue {printable(each.name)}"))
     if not vertex.parent:
-        lines.append(text_line("it has no cohort to borrow from or lend to", "dim"))
+        lines.append(text_line("no cohort to borrow from or lend to", "dim"))
     elif not lines:
-        lines.append(text_line("nobody in its cohort borrows", "dim"))
+        lines.append(text_line("nothing borrowed in its cohort", "dim"))
     main = next((name for name, _ in _RESOURCES if vertex.deserved.get(name)), "")
     note = f"deserves {quantity(main, vertex.deserved[main])} {_words(main)}" if main else ""
     return Section(f"In cohort {printable(vertex.parent)}" if vertex.parent else "Cohort", tuple(lines), note)
@@ -326,11 +326,11 @@ def work_filter(detail: QueueDetail) -> str:
 def _waiting(known: QueuePageData, width: int) -> Section:
     lines = [_waits(values, width) for values in _rows(known.waiting)]
     if not lines:
-        lines = [text_line("nothing waits", "dim")]
+        lines = [text_line("nothing is waiting", "dim")]
     elif known.waiting.matched > len(lines):
-        rest = f"all {known.waiting.matched:,} that wait"
+        rest = f"all {known.waiting.matched:,} waiting"
         lines.append(Line(((rest, "link"),), f"workloads state:queued {work_filter(known.detail)} sort:-wait"))
-    return Section("Waits longest", tuple(lines), f"{known.waiting.matched:,} wait", "p plots the waits")
+    return Section("Longest waits", tuple(lines), f"{known.waiting.matched:,} waiting", "p plots the waits")
 
 
 def _waits(values: dict[str, Any], width: int) -> Line:
@@ -350,11 +350,11 @@ def _waits(values: dict[str, Any], width: int) -> Line:
 def _running(known: QueuePageData, width: int) -> Section:
     lines = [_runs(values, width) for values in _rows(known.running)]
     if not lines:
-        lines = [text_line("nothing runs", "dim")]
+        lines = [text_line("nothing is running", "dim")]
     elif known.running.matched > len(lines):
-        rest = f"all {known.running.matched:,} that run"
+        rest = f"all {known.running.matched:,} running"
         lines.append(Line(((rest, "link"),), f"workloads state:running,placed {work_filter(known.detail)}"))
-    return Section("Runs, the largest", tuple(lines), f"{known.running.matched:,} run")
+    return Section("Largest running", tuple(lines), f"{known.running.matched:,} running")
 
 
 def _runs(values: dict[str, Any], width: int) -> Line:
@@ -383,9 +383,9 @@ def _decisions(report: FairnessReport, detail: QueueDetail, width: int) -> Secti
         lines.append(Line((("+ " if won else "- ", "ok" if won else "warn"), (first, ""))))
         lines += [Line((("  " + part, "dim"),)) for part in rest]
     if not lines:
-        lines = [text_line("no start of late was its own, or before its own", "dim")]
+        lines = [text_line("no recent start by it or ahead of it", "dim")]
     more = len(made) - MAX_DECISIONS
-    return Section("Who went first", tuple(lines), f"{more} more {plural('start', more)}" if more > 0 else "")
+    return Section("Recent starts, and why", tuple(lines), f"{more} more {plural('start', more)}" if more > 0 else "")
 
 
 # -- who went first, in words -----------------------------------------------------------------------------------------
@@ -410,7 +410,7 @@ def _rule(made: DecisionReport) -> str:
         case "band":
             return f"higher band, {made.band:,} and {made.next_band:,}"
         case "waited":
-            return "one has waited so long that shares no longer count"
+            return "it has waited so long that shares no longer count"
         case "share":
             return f"smaller share, {_path(made.shares_ppb)} and {_path(made.next_shares_ppb)}"
         case "priority":

@@ -118,7 +118,7 @@ BORROWED = BarPart("▓", "borrowed", "info")
 BURST = BarPart("▒", "burst", "warn")
 LENT = BarPart("╱", "lent", "accent")
 IDLE = BarPart("·", "idle", "faint")
-OUT = BarPart("◇", "kept out", "warn")
+OUT = BarPart("◇", "excluded", "warn")
 DOWN = BarPart("x", "down", "bad")
 BOOTING = BarPart("o", "booting", "info")
 

@@ -12,9 +12,9 @@ from console.views.sections import Line, Section, text_line
 _SIGNS = {"default": ("·", "faint"), "file": ("f", "info"), "environment": ("e", "accent"), "flag": ("-", "warn")}
 KEY = "· default  f file  e environment  - flag"
 _EFFECTS = {
-    "at once": "felt at once",
-    "next console": "felt by the next console that is started",
-    "next engine": "felt by the next engine that is started from here",
+    "at once": "applies at once",
+    "next console": "applies to the next console",
+    "next engine": "applies to the next engine started from here",
 }
 
 
@@ -61,7 +61,7 @@ def pages(told: SettingsPage, wish: SettingChange | None, width: int) -> tuple[l
 def _head(told: SettingsPage, width: int) -> Section:
     lines = [text_line(cut(told.path, width), "dim")]
     lines += [text_line(line, "bad") for line in wrap(told.problem, width)] if told.problem else []
-    said = "enter begins a change; the nearest counts: flag, then environment, then file"
+    said = "enter changes a value; a flag wins over the environment, and that over the file"
     return Section("Settings", (*lines, *(text_line(line, "dim") for line in wrap(said, width))), KEY)
 
 
@@ -77,10 +77,10 @@ def _lines(each: Setting, told: SettingsPage, width: int) -> list[Line]:
     )
     lines = [Line(spans, f"compose:settings {each.name}=")]
     if each.where:
-        also = f"; also in {', '.join(each.also)}, which does not count" if each.also else ""
+        also = f"; also in {', '.join(each.also)} (overridden)" if each.also else ""
         lines += _beneath(f"from {each.where}{also}", tone, width)
     if each.problem:
-        lines += _beneath(f"does not hold: {each.problem}", "bad", width)
+        lines += _beneath(f"wrong value: {each.problem}", "bad", width)
     return [*lines, *_beneath(each.meaning, "dim", width)]
 
 
@@ -98,9 +98,9 @@ def change(told: SettingsPage, wish: SettingChange, width: int) -> Section:
         *_beneath(f"{_EFFECTS[each.effect]}. {each.meaning}", "dim", width),
     ]
     if each.source in ("flag", "environment"):
-        lines += _beneath(f"{each.where} sets it too, and counts more than the file", "warn", width)
+        lines += _beneath(f"{each.where} sets it too, and wins over the file", "warn", width)
     if each.effect == "at once" and wish.value is not None:
         lines.append(Line((("  for this session only", "link"),), "session:"))
-    into = f"take it out of {told.path}" if wish.value is None else f"write it to {told.path}"
+    into = f"remove it from {told.path}" if wish.value is None else f"write it to {told.path}"
     lines.append(Line((("  " + cut(into, width - 2), "link"),), "file:"))
-    return Section(f"Change {each.name}", tuple(lines), "enter does it, esc leaves it")
+    return Section(f"Change {each.name}", tuple(lines), "enter confirms, esc cancels")

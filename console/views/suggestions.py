@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from console.actions.key_map import key_of
 from console.text.plain_tables import change, heads, middle, signed_spread, table
 from console.text.terminal_text import cut, cut_name, duration, money, permille, printable, timestamp, wrap
 from console.views.proposal import hanging
@@ -54,22 +55,22 @@ def recommendation_lines(view: Recommendations, which_engine: Sequence[str], *, 
         lines += [*brief, ""]
         shown += 1
     if shown < len(view.open):
-        lines += [f"{len(view.open) - shown:,} more that are worth less: --all shows them", ""]
+        lines += [f"{len(view.open) - shown:,} more of lower value: --all lists them", ""]
     if not view.open:
-        lines += [f"nothing found at version {view.version:,}", ""]
+        lines += [f"no suggestions at version {view.version:,}", ""]
     if view.aside:
-        lines.append("set aside:")
+        lines.append("dismissed:")
         for each in view.aside:
             lines += _wrapped(f"{each.suggestion.id}  {printable(each.suggestion.finding)}", 2)
             lines += _wrapped(printable(each.note), 11)
         lines.append("")
     if view.followed:
-        lines.append("followed up:")
+        lines.append("outcomes:")
         for followed in view.followed:
             lines += _wrapped(followed_text(followed), 2)
         lines.append("")
     for text in view.unknown:
-        lines += _wrapped(f"cannot tell: {printable(text)}", 0)
+        lines += _wrapped(f"not known: {printable(text)}", 0)
     while lines and not lines[-1]:
         lines.pop()
     return lines
@@ -85,7 +86,7 @@ def _brief(each: Recommendation, view: Recommendations, which_engine: Sequence[s
     pairs += [("again", printable(each.note))] if each.note else []
     if suggestion.action != "notify":
         pairs.append(("tried", tried_text(each.simulated)))
-    pairs += [("so far", track_text(each.track))] if each.track is not None else []
+    pairs += [("record", track_text(each.track))] if each.track is not None else []
     lines = [f"{each.rank}. {suggestion.id}  worth {worth_text(each)}", *_wrapped(printable(suggestion.finding), 3)]
     lines += _pairs(pairs, 3)
     if each.command:
@@ -116,7 +117,7 @@ def action_text(each: Recommendation) -> str:
     more = f" and {len(targets) - SHOWN_IDS:,} more" if len(targets) > SHOWN_IDS else ""
     ids = ", ".join(targets[:SHOWN_IDS]) + more
     if suggestion.action == "notify":
-        return f"notify those who look after {ids}" if targets else "look into it"
+        return f"notify the owners of {ids}" if targets else "investigate"
     behind = f" {printable(' '.join(suggestion.parameters))}" if suggestion.parameters else ""
     if suggestion.action == "consolidate":
         return f"consolidate{behind}"
@@ -124,8 +125,8 @@ def action_text(each: Recommendation) -> str:
 
 
 def evidence_text(item: Evidence) -> str:
-    baseline = f", beside {item.baseline}" if item.baseline else ""
-    return printable(f"{item.metric}: {item.value}{baseline} ({item.window}; measured on {item.rows:,})")
+    baseline = f", baseline {item.baseline}" if item.baseline else ""
+    return printable(f"{item.metric}: {item.value}{baseline} ({item.window}; n={item.rows:,})")
 
 
 def expected_text(expected: Expected) -> str:
@@ -141,23 +142,23 @@ def track_text(track: Track) -> str:
     if judged:
         low, high = permille(track.held_low_permille or 0), permille(track.held_high_permille or 0)
         told.append(f"held {track.held:,} of {judged:,} acted on ({low}..{high})")
-        told += [f"{track.partly:,} in part"] if track.partly else []
+        told += [f"{track.partly:,} partly"] if track.partly else []
     if track.unknown:
-        told.append(f"{track.unknown:,} acted on cannot be judged")
+        told.append(f"{track.unknown:,} acted on, not measurable")
     if track.left:
-        told.append(f"{track.resolved:,} of {track.left:,} left alone came right by itself")
-    return "; ".join(told) or "none has come due yet"
+        told.append(f"{track.resolved:,} of {track.left:,} not acted on resolved without action")
+    return "; ".join(told) or "no track record yet"
 
 
 def followed_text(followed: Followed) -> str:
     """A promise and what came of it."""
-    way = f"acted on by {printable(followed.who)}" if followed.way == "acted" else "left alone"
+    way = f"acted on by {printable(followed.who)}" if followed.way == "acted" else "not acted on"
     if followed.verdict is None:
-        return f"{followed.id}  {way}, due {timestamp(followed.due_ms)} UTC: {expected_text(followed.expected)}"
-    outcome = {"held": "held", "partly": "held in part", "no": "did not hold", "unknown": "cannot tell"}
+        return f"{followed.id}  {way}; check due {timestamp(followed.due_ms)} UTC: {expected_text(followed.expected)}"
+    outcome = {"held": "held", "partly": "held partly", "no": "did not hold", "unknown": "not measurable"}
     told = outcome[followed.verdict.outcome]
     if followed.way == "left":
-        told = {"held": "came right by itself", "no": "did not come right"}.get(followed.verdict.outcome, told)
+        told = {"held": "resolved without action", "no": "did not resolve"}.get(followed.verdict.outcome, told)
     return f"{followed.id}  {way}: {told}; {printable(followed.verdict.why)}"
 
 
@@ -172,7 +173,7 @@ def tried_text(simulated: SuggestionTrial, *, brief: bool = True) -> str:
     # Of when it is, not how long ago: the page may be read long after it was drawn.
     when = f"v{simulated.version:,} at {timestamp(simulated.at_ms, date=False)}"
     basis = f"{when}, {duration(simulated.horizon_ms)} ahead, {simulated.seeds} {plural('seed', simulated.seeds)}"
-    basis += ", goes on" if simulated.state == "running" else ""
+    basis += ", still running" if simulated.state == "running" else ""
     if not brief:
         return basis + (f"; {printable(simulated.why)}" if simulated.why else "")
     told = [
@@ -220,7 +221,11 @@ MAX_TARGETS_SHOWN = 60
 def suggestion_sections(each: Recommendation, width: int) -> list[Section]:
     """All of it, for a page."""
     suggestion = each.suggestion
-    asks = ("", "A shows the plan and asks") if each.command else ("for people: nothing to propose", "")
+    asks = (
+        ("", f"{key_of('act_on')} shows the plan and asks")
+        if each.command
+        else ("for people: no action to propose", "")
+    )
     sections = [
         Section(printable(suggestion.id), tuple(_what(each, width)), *asks),
         Section("Before and after", tuple(_tried(each, width)), "tried on a fork"),
@@ -241,8 +246,8 @@ def _what(each: Recommendation, width: int) -> list[Line]:
     if each.simulated.cost_microusd_hour is not None:
         pairs.append(("on twin", f"{signed_spread('money', each.simulated.cost_microusd_hour)} an hour"))
     if suggestion.expected is not None:
-        pairs.append(("promised", expected_text(suggestion.expected)))
-    pairs.append(("so far", track_text(each.track) if each.track else "none of its kind has come due yet"))
+        pairs.append(("predicted", expected_text(suggestion.expected)))
+    pairs.append(("record", track_text(each.track) if each.track else "no track record yet"))
     pairs += [("model", skill_text(each))] if suggestion.skill else []
     if each.state != "open":
         pairs.append(("state", each.state))
@@ -270,7 +275,7 @@ def _tried(each: Recommendation, width: int) -> list[Line]:
 def _evidence(each: Recommendation, width: int) -> list[Line]:
     suggestion = each.suggestion
     lines = [line for item in suggestion.evidence for line in hanging("· ", evidence_text(item), width)]
-    lines += [line for text in suggestion.thin for line in hanging("but ", printable(text), width, "warn")]
+    lines += [line for text in suggestion.thin for line in hanging("note  ", printable(text), width, "warn")]
     if suggestion.targets:
         named = ", ".join(map(printable, suggestion.targets))
         lines += hanging(f"{len(suggestion.targets):,} target{'s' if suggestion.targets[1:] else ''}  ",
@@ -290,10 +295,10 @@ def found_lines(each: Recommendation, width: int, left_out: Sequence[str] = ()) 
     that have ended since."""
     suggestion = each.suggestion
     told = [("finding", suggestion.finding), *(("evidence", evidence_text(item)) for item in suggestion.evidence)]
-    told += [("but", text) for text in suggestion.thin]
-    told += [("promised", expected_text(suggestion.expected))] if suggestion.expected else []
+    told += [("note", text) for text in suggestion.thin]
+    told += [("predicted", expected_text(suggestion.expected))] if suggestion.expected else []
     told += [("otherwise", text) for text in suggestion.alternatives[-1:]]
     if left_out:
         named = cut(", ".join(map(printable, left_out)), MAX_TARGETS_SHOWN)
-        told.append(("left out", f"{len(left_out):,} that ended since it was found: {named}"))
+        told.append(("left out", f"{len(left_out):,} ended since: {named}"))
     return [line for label, text in told for line in hanging(f"{label:<11}", printable(text), width)]

@@ -90,7 +90,7 @@ def _middle(found: Start | None) -> int | None:
 def outlook_lines(view: Outlook) -> list[str]:
     """Figures before and after, one a line."""
     edits = [("what if" if i == 0 else "", printable(text)) for i, text in enumerate(view.edits)]
-    lines = [*facts([*(edits or [("what if", "nothing is changed")]), ("rests on", rests_on(view))]), ""]
+    lines = [*facts([*(edits or [("what if", "no edits")]), ("based on", rests_on(view))]), ""]
     told = telling(view.figures)
     rows = [_figure_row(figure) for figure in told]
     lines += table(("", "BEFORE", "AFTER", "CHANGE"), rows, (False, True, True, False))
@@ -116,7 +116,7 @@ def rests_on(view: Outlook) -> str:
     if view.covered_ms < view.horizon_ms:
         ahead = f"the first {duration(view.covered_ms)} of {ahead}"
     when = timestamp(view.at_ms)
-    few = f", too few for quantiles: least..most of {runs(view.seeds)}" if view.seeds < MIN_RUNS else ""
+    few = f", too few for quantiles: min..max of {runs(view.seeds)}" if view.seeds < MIN_RUNS else ""
     return f"state v{view.version:,} at {when} UTC, {ahead} ahead, {_many(view.seeds, 'seed')}{few}"
 
 
@@ -126,7 +126,7 @@ def telling(figures: Sequence[Figure]) -> list[Figure]:
 
 
 def _rest(count: int) -> str:
-    return f"{_many(count, 'more figure')} of queues and tenants that the edits do not change"
+    return f"{_many(count, 'more figure')} of queues and tenants unchanged by the edits"
 
 
 def _figure_row(figure: Figure) -> list[str]:
@@ -155,11 +155,11 @@ def eta_lines(view: StartEstimate) -> list[str]:
         pairs.append(("median at", f"{timestamp(view.start.p50_ms)} UTC"))
     soonest = _soonest(view)
     pairs += [("not before", soonest)] if soonest else []
-    arrivals = "with arrivals like of late" if view.arrivals else "without new arrivals"
+    arrivals = "with recent arrival rates" if view.arrivals else "without new arrivals"
     basis = f"state v{view.version:,}, {_many(view.seeds, 'seed')}, {duration(view.horizon_ms)} ahead, {arrivals}"
-    pairs.append(("rests on", f"{basis}; {printable(view.basis)}" if view.basis else basis))
+    pairs.append(("based on", f"{basis}; {printable(view.basis)}" if view.basis else basis))
     if view.leaves_out:
-        pairs.append(("leaves out", printable(view.leaves_out)))
+        pairs.append(("ignores", printable(view.leaves_out)))
     lines = [f"{printable(view.id)} is {view.state}", *facts(pairs)]
     return [
         *lines,
@@ -171,7 +171,7 @@ def _soonest(view: StartEstimate) -> str:
     """The bound below the start, with what it assumes; empty where there is none."""
     if view.soonest_ms is None:
         return ""
-    return f"{_from_now(view.soonest_ms, view.at_ms, '')}: that early only if nothing new arrives"
+    return f"{_from_now(view.soonest_ms, view.at_ms, '')}if nothing new arrives"
 
 
 def driver(item: Driver, now_ms: int) -> str:
@@ -183,10 +183,10 @@ def driver(item: Driver, now_ms: int) -> str:
 
 def score_lines(view: ScoreReport) -> list[str]:
     """Estimates that were shown, compared with the outcome."""
-    counted = f"{_many(view.stored, 'estimate')} shown, {view.open:,} of them of work that has not started"
+    counted = f"{_many(view.stored, 'estimate')} shown, {view.open:,} of work that has not started"
     if not view.scores:
-        return [counted, "none can be scored yet"]
-    titles = ("LEAD", "SCORED", "P10..P90 HELD", "EARLIER", "LATER", "MEDIAN ERROR")
+        return [counted, "no scores yet"]
+    titles = ("LEAD", "SCORED", "IN P10..P90", "EARLIER", "LATER", "MEDIAN ERROR")
     return [counted, "", *table(titles, [_score_row(score) for score in view.scores], (False, *(True,) * 5))]
 
 
@@ -209,9 +209,9 @@ def dry_run_lines(view: DryRun) -> list[str]:
     for trial in view.trials:
         lines += [printable(trial.id), *(f"  {line}" for line in facts(_trial(trial, view)))]
     if view.preempts_now:
-        lines.append(f"would stop at once: {_names(view.preempts_now)}")
+        lines.append(f"would preempt now: {_names(view.preempts_now)}")
     if view.evictions.most:
-        lines.append(f"evictions more than without: {spread('count', view.evictions)}")
+        lines.append(f"extra evictions: {spread('count', view.evictions)}")
     if view.delayed:
         rows = [
             [
@@ -235,8 +235,8 @@ def _trial(trial: Trial, view: DryRun) -> list[tuple[str, str]]:
     if trial.reason:
         pairs.append(("not now", printable(trial.reason)))
     if trial.end_p50_ms is not None:
-        pairs.append(("ends", f"{timestamp(trial.end_p50_ms)} UTC, in the median"))
-    pairs.append(("costs", spread("money", trial.cost) if trial.cost.most else "nothing: its nodes have no price"))
+        pairs.append(("ends", f"{timestamp(trial.end_p50_ms)} UTC (median)"))
+    pairs.append(("costs", spread("money", trial.cost) if trial.cost.most else "nothing: the nodes have no price"))
     return pairs
 
 
@@ -257,7 +257,7 @@ def run_line(run: RunStatus, width: int, link: str) -> Line:
     from engine.model.what_if_edits import written
 
     ask = run.ask
-    edits = "; ".join(written(edit) for edit in getattr(ask, "edits", ())) or "nothing is changed"
+    edits = "; ".join(written(edit) for edit in getattr(ask, "edits", ())) or "no edits"
     mark, tone = {
         "running": (f"{run.progress_permille // 10:>3}%", "accent"),
         "done": ("done", "ok"),
@@ -289,7 +289,7 @@ def outlook_sections(view: Outlook, width: int, beside: Outlook | None = None) -
 
 
 def _heads(beside: Outlook | None) -> str:
-    return "before → after: change" if beside is None else "this one | the other"
+    return "before → after: change" if beside is None else "this one | other"
 
 
 def _figure_lines(figures: Sequence[Figure], width: int, beside: Outlook | None) -> list[Line]:

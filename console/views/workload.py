@@ -15,6 +15,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
+from console.actions.key_map import key_of
 from console.forms.filters import quoted
 from console.text.plain_tables import BOUND, conditions, estimate_line, terms, unblocking_lines
 from console.text.terminal_text import NONE, cut, duration, fit, mebibytes, milli, money, printable, timestamp, wrap
@@ -53,7 +54,7 @@ class WorkloadContext(NamedTuple):
     processes: ProcessReport | None = None
     """Its processes on this machine."""
     events: tuple[Change, ...] = ()
-    """Events of it since this console looks, newest first."""
+    """Events of it since this console opened, newest first."""
 
 
 def money_section(view: WorkloadDetail, likely: RuntimeEstimate | None) -> list[Section]:
@@ -64,13 +65,13 @@ def money_section(view: WorkloadDetail, likely: RuntimeEstimate | None) -> list[
         lines.append(fact("so far", money(view.cost_microusd) + rate))
         if view.wasted_microusd:
             share = view.wasted_microusd * 100 // max(1, view.cost_microusd)
-            lines.append(fact("wasted", f"{money(view.wasted_microusd)}, {share}%: work that was lost", "warn"))
+            lines.append(fact("wasted", f"{money(view.wasted_microusd)}, {share}%: lost work", "warn"))
     left = _left(view, likely)
     if left is not None and view.rate_microusd_hour:
         low, high = (view.cost_microusd + view.rate_microusd_hour * ms // 3_600_000 for ms in left)
-        lines.append(fact("in the end", f"{money(low)} likely, {money(high)} if it runs long"))
+        lines.append(fact("total", f"{money(low)} likely, {money(high)} if it runs long"))
     if view.loss_ms:
-        lines.append(fact("if stopped", f"{duration(view.loss_ms)} of work is lost", "warn"))
+        lines.append(fact("if stopped", f"{duration(view.loss_ms)} of work lost", "warn"))
     if view.deadline_ms is not None:
         lines.append(_deadline(view, left))
     return [Section("Cost and deadline" if view.deadline_ms is not None else "Cost", tuple(lines))] if lines else []
@@ -96,7 +97,7 @@ def _deadline(view: WorkloadDetail, left: tuple[int, int] | None) -> Line:
     if away < 0:
         return fact("deadline", f"{when}: missed", "bad")
     if left is None or begin is None:
-        return fact("deadline", f"{when}; unknown whether it makes it", "dim")
+        return fact("deadline", f"{when}; not known whether it will be met", "dim")
     if view.state != "running" and begin + left[1] <= view.deadline_ms:
         # It starts then or later: that says when it misses, never that it makes it.
         return fact("deadline", f"{when}: met if it starts by {timestamp(view.deadline_ms - left[1])}")
@@ -112,15 +113,17 @@ def dependency_sections(view: WorkloadDetail, width: int) -> list[Section]:
     sections = []
     if view.waits_for:
         lines = [
-            _other(each.id, each.state, f"until it is {each.on}{', which cannot be' if each.never else ''}", width)
+            _other(
+                each.id, each.state, f"until it is {each.on}{', which can never happen' if each.never else ''}", width
+            )
             for each in view.waits_for[:SHOWN]
         ]
         lines += _more(len(view.waits_for) - SHOWN)
-        sections.append(Section("It waits for", tuple(lines), f"{len(view.waits_for):,}"))
+        sections.append(Section("Waiting for", tuple(lines), f"{len(view.waits_for):,}"))
     if view.needed_by:
         lines = [_other(each.id, each.state, f"once this is {each.on}", width) for each in view.needed_by[:SHOWN]]
         lines += _more(view.needed_by_total - min(SHOWN, len(view.needed_by)))
-        sections.append(Section("Wait for it", tuple(lines), f"{view.needed_by_total:,}"))
+        sections.append(Section("Needed by", tuple(lines), f"{view.needed_by_total:,}"))
     return sections
 
 
@@ -152,9 +155,9 @@ def related_section(view: WorkloadDetail, beside: WorkloadContext, width: int) -
         spans = (("finding    ", "dim"), (printable(name), "link"), (cut("  " + printable(found), width - 20), ""))
         lines.append(Line(spans, "recommendations"))
     lines.append(
-        Line((("events     ", "dim"), ("all about it", "link")), f"events subject:{quoted(printable(view.id))}")
+        Line((("events     ", "dim"), ("all of this workload", "link")), f"events subject:{quoted(printable(view.id))}")
     )
-    note = "" if beside.proposals is not None else "looking for proposals and findings …"
+    note = "" if beside.proposals is not None else "loading proposals and findings …"
     return Section("Related", tuple(line for line in lines if line.spans[1][0]), note)
 
 
@@ -184,10 +187,10 @@ def events_section(view: WorkloadDetail, beside: WorkloadContext, width: int) ->
     ]
     if beside.job is not None or beside.outside:
         path = f": {printable(beside.job.stdout)}" if beside.job is not None and beside.job.stdout else ""
-        lines.append(text_line(cut(f"Slurm runs it: what it writes is on the cluster{path}", max(8, width)), "dim"))
+        lines.append(text_line(cut(f"runs in Slurm: the output is on the cluster{path}", max(8, width)), "dim"))
     elif view.run is None:
-        lines.append(text_line("this cell's executor is simulated: it writes no log of its own", "dim"))
-    return Section("Said of it", tuple(lines), "since this console looks" if beside.events else "")
+        lines.append(text_line("simulated executor: no log output", "dim"))
+    return Section("Log", tuple(lines), "since this console opened" if beside.events else "")
 
 
 def action_section(available: Sequence[Action], context: Context) -> Section:
@@ -196,14 +199,14 @@ def action_section(available: Sequence[Action], context: Context) -> Section:
     for action in available:
         if action.mutates and action.targets == "workload" and context.screen in action.screens:
             reason = action.disabled_reason(context)
-            key = action.keys[0] if action.keys else ":" + action.commands[0]
+            key = key_of(action.id)
             spans = (
                 (fit(key, 18), "accent"),
                 (fit(action.title, 18), "dim" if reason else ""),
                 (reason or f"{action.tier}, asks first", "dim"),
             )
             lines.append(Line(spans))
-    return Section("What can be done", tuple(lines) or (text_line("nothing: this session only reads", "dim"),))
+    return Section("Actions", tuple(lines) or (text_line("none: read-only session", "dim"),))
 
 
 SIGNS = {
@@ -283,7 +286,7 @@ def timeline(history: Sequence[HistoryItem], now_ms: int, width: int) -> list[Se
     if len(found) > 2:
         lines += [_stretch_line(stretch, width) for stretch in reversed(found[-SHOWN_STRETCHES:])]
         if len(found) > SHOWN_STRETCHES:
-            lines.append(text_line(f"… and {len(found) - SHOWN_STRETCHES:,} before", "dim"))
+            lines.append(text_line(f"… and {len(found) - SHOWN_STRETCHES:,} earlier", "dim"))
     return [Section("Timeline", tuple(lines), duration(end - begin))]
 
 
@@ -312,7 +315,7 @@ def history_section(
             )
         )
     if len(items) > most:
-        lines.append(text_line(f"… and {len(items) - most:,} before", "dim"))
+        lines.append(text_line(f"… and {len(items) - most:,} earlier", "dim"))
     ago = f"last {duration(now_ms - items[-1].at_ms)} ago" if items else ""
     return Section("History", tuple(lines) or (text_line("none recorded", "dim"),), ago)
 
@@ -336,8 +339,10 @@ def process_sections(view: WorkloadDetail, report: ProcessReport | None, width: 
     more = last.tasks_total - len(lines)
     if more > 0:
         lines.append(text_line(f"… and {more:,} {plural('task', more)} more", "dim"))
-    earlier = f", {len(report.attempts) - 1} before" if len(report.attempts) > 1 else ""
-    return [Section("Processes", tuple(lines), f"attempt {last.attempt}{earlier}", "l shows what it writes")]
+    earlier = f", {len(report.attempts) - 1} earlier" if len(report.attempts) > 1 else ""
+    return [
+        Section("Processes", tuple(lines), f"attempt {last.attempt}{earlier}", f"{key_of('output')} shows the output")
+    ]
 
 
 def _line(workload: str, task: TaskView, width: int) -> Line:
@@ -526,7 +531,7 @@ def _group(group: GroupDetail) -> str:
 
 def _placement(view: WorkloadDetail, width: int, most: int = SHOWN_PLACES) -> Section:
     if not view.placement:
-        return Section("Where it runs", (text_line("nowhere now", "dim"),))
+        return Section("Where it runs", (text_line("not placed", "dim"),))
     asked_close = view.topology is not None and bool(view.topology.required or view.topology.preferred)
     lines = list(_places(view.placement[:most], asked_close))
     if view.placement_total > len(lines):

@@ -103,7 +103,7 @@ def check_queues(new: tuple[QueueSpec, ...], known: dict[str, int], busy: set[st
         at = f"queues[{i}]"
         check_id(spec.name, f"{at}.name")
         if spec.name in known or spec.name in by_name:
-            raise SpecError(f"{at}.name", f"queue '{spec.name}' is there already", "Give each queue its own name")
+            raise SpecError(f"{at}.name", f"queue '{spec.name}' already exists", "Give each queue its own name")
         _check_fields(spec, at)
         by_name[spec.name] = spec
     for i, spec in enumerate(new):
@@ -278,7 +278,7 @@ def _pools_added(state: State, pools: tuple[PoolSpec, ...], settings: Settings) 
         if pool.scaling is not None:
             check_patience(pool.scaling, settings.autoscaling, f"pools[{i}].scaling")
         if pool.name in seen:
-            raise SpecError(f"pools[{i}].name", f"pool '{pool.name}' is there already", "Give each pool its own name")
+            raise SpecError(f"pools[{i}].name", f"pool '{pool.name}' already exists", "Give each pool its own name")
         seen.add(pool.name)
     return [ev.PoolAdded(pool) for pool in pools]
 
@@ -295,7 +295,7 @@ def _nodes_added(state: State, nodes: tuple[NodeSpec, ...], new_pools: set[str])
     for i, (node, way) in enumerate(_with_ways(nodes)):
         check_node(node, f"nodes[{i}]")
         if node.id in known or node.id in seen:
-            raise SpecError(f"nodes[{i}].id", f"node '{node.id}' is there already", "Give each node its own id")
+            raise SpecError(f"nodes[{i}].id", f"node '{node.id}' already exists", "Give each node its own id")
         if node.pool not in pools:
             raise SpecError(
                 f"nodes[{i}].pool", f"there is no pool '{node.pool}'", f"Use one of: {', '.join(sorted(pools))}"
@@ -405,7 +405,7 @@ def _priority_classes_added(state: State, classes: tuple[PriorityClassSpec, ...]
         check_id(spec.name, f"priority_classes[{i}].name")
         check_quantity(spec.value, f"priority_classes[{i}].value", least=-1_000_000_000, most=1_000_000_000)
         if spec.name in seen:
-            raise SpecError(f"priority_classes[{i}].name", f"'{spec.name}' is there already", "Give each its own name")
+            raise SpecError(f"priority_classes[{i}].name", f"'{spec.name}' already exists", "Give each its own name")
         seen.add(spec.name)
     return [ev.PriorityClassAdded(canonical(spec)) for spec in classes]
 

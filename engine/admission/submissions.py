@@ -171,7 +171,7 @@ def check_submission(state: State, command: cmd.Submit, now_ms: int) -> tuple[li
         own = _ids_of(spec)
         for name in own if spec.array is None else (spec.id, *own):
             if name in state.workloads.row_of or name in state.workloads.array_names.index or name in new:
-                raise SpecError(f"{where}.id", f"workload '{name}' is there already", "Give each workload its own id")
+                raise SpecError(f"{where}.id", f"workload '{name}' already exists", "Give each workload its own id")
             new[name] = i
         changed += own
         if spec.priority_class not in state.workloads.priority_of:

@@ -184,7 +184,7 @@ class _Check:
             self._queue(spec.queue)
             self._known("priority class", spec.priority_class, w.priority_of)
             if spec.id in w.row_of or spec.id in w.array_names.index or spec.id in self._new_jobs:
-                self._wrong(f"workload '{spec.id}' is there already")
+                self._wrong(f"workload '{spec.id}' already exists")
             self._new_jobs.add(spec.id)
             if spec.array is not None:
                 self._new_jobs.update(f"{spec.id}/{index}" for index in members(spec.array))

@@ -378,7 +378,7 @@ def _fault(state: State, order: int, machine: Machine) -> str:
     except SpecError:
         return "its name is not a valid id"
     if machine.name in state.capacity.row_of:
-        return "a node of that name is there already"
+        return "a node of that name already exists"
     if machine.pool != pool.name:
         return f"it is of pool {_shown(machine.pool)}, not {pool.name}"
     if machine.zone != state.orders.zone[order]:

@@ -147,7 +147,7 @@ def undecided(text: Text = plain) -> Draft:
     return Draft(
         drafter="rule",
         task="act",
-        title="Pick what is meant",
+        title="Pick the one you mean",
         version=1_030,
         summary=(says("The cell shows 2 symptoms that it may be about."),),
         read_as="work waits",

@@ -30,7 +30,7 @@ from runbooks.plans.typed_plan import (
 NOW_MS = 1_772_366_400_000
 MINUTE = 60_000
 ALICE, BOB, CAROL = "person:alice", "person:bob", "person:carol"
-IMITATION = "✔ approved 2/2\n\nVotes ──────────── 2/2\n✓ yes  alice\n  n  no, leave it   y  yes, drain"
+IMITATION = "✔ approved 2/2\n\nVotes ──────────── 2/2\n✓ yes  alice\n  n  no, cancel   y  yes, drain"
 """Looks like our own page."""
 FLOOD = "z" + "\u0335\u0336\u0337\u0338" * 40 + " flood"
 Text = Callable[[int, str], str]

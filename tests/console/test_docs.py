@@ -15,11 +15,12 @@ from typing import get_args
 
 import pytest
 
+from console.actions.key_map import key_map
 from console.cli.main import parser
 from console.client.launch import ensure_engine
 from console.client.sockets import probe
 from console.forms.documents import read_document
-from console.forms.settings import DEMO_CELL, load, paths_in
+from console.forms.settings import DEMO_CELL, given_keys, load, paths_in, problems
 from console.forms.work_files import cell_of
 from engine.capacity.scores import SCORES
 from engine.control import Engine
@@ -134,7 +135,9 @@ def test_every_settings_file_that_is_shown_can_be_read(tmp_path: Path) -> None:
     for text in blocks("toml"):
         path = tmp_path / "muster.toml"
         path.write_text(text)
-        settings = load({}, {"MUSTER_CONFIG": str(path)})
+        variables = {"MUSTER_CONFIG": str(path)}
+        settings = load({}, variables)
+        assert [*problems(variables), *key_map(given_keys(variables)).problems] == []
         if settings.model_url:
             models.append(endpoint_of(settings.model_url, settings.model, egress=settings.model_egress))
     assert len(models) >= 4

@@ -261,7 +261,7 @@ def test_an_id_that_is_there_is_refused_whatever_became_of_it(engine: Engine) ->
     for name in ("done", "running", "held", "waiting"):
         error = malformed(engine, submit(workload(name, queue="b")))
         assert error.where == "workload.id"
-        assert f"'{name}' is there already" in error.problem
+        assert f"'{name}' already exists" in error.problem
 
 
 def test_an_id_given_twice_in_one_submission_is_refused(engine: Engine) -> None:

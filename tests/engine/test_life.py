@@ -164,8 +164,8 @@ def test_senseless_arrays_are_refused(engine: Engine, array: ArraySpec) -> None:
 
 def test_the_names_of_members_are_taken(engine: Engine) -> None:
     engine.command(submit(spec("sweep/1")))
-    assert "'sweep/1' is there already" in str(refused(engine, spec("sweep", array=ArraySpec(last=2))))
-    assert "'x/0' is there already" in str(refused(engine, spec("x/0"), spec("x", array=ArraySpec(last=2))))
+    assert "'sweep/1' already exists" in str(refused(engine, spec("sweep", array=ArraySpec(last=2))))
+    assert "'x/0' already exists" in str(refused(engine, spec("x/0"), spec("x", array=ArraySpec(last=2))))
 
 
 # -- times ------------------------------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ class AuditPane(WordsPane):
         """Show other records. Raises FilterError and stays as it is when the filter cannot be read."""
         self._query = parse_words(text, round(time.time() * 1000))
         self._filter = " ".join(text.split())
-        self.table.empty = f"no record matches {self._filter}" if self._filter else "no records yet"
+        self.table.empty = f"no records match {self._filter}" if self._filter else "no records yet"
         self.table.show(HEADINGS, partial(self._rows, self._query))
 
     def _rows(self, query: AuditQuery, offset: int, limit: int) -> Window:
@@ -118,7 +118,7 @@ class AuditPane(WordsPane):
                 self._found.show([part("  checking …", "accent")])
                 self._found.show(_parts(await in_thread(partial(_checked, path))))
         except MusterError:
-            self._found.show([part("  it could not be read, so it was not checked", "warn")])
+            self._found.show([part("  not readable, so not checked", "warn")])
             raise
         finally:
             self._verifying = False

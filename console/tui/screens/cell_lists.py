@@ -71,7 +71,7 @@ class QueuesPane(ListPane):
         """Fold the cohort under the cursor away or back; on a queue within one, that one."""
         row = self.table.cursor_row
         if row is None or self.view.where or self.view.sort:
-            self.app.notify("a list that is filtered or sorted has no tree to fold", markup=False, timeout=3)
+            self.app.notify("a filtered or sorted list has no tree to fold", markup=False, timeout=3)
             return
         name = row.id if row.id in self._cohorts.values() else self._cohorts.get(row.id, "")
         if name:
@@ -145,18 +145,18 @@ class EventsPane(WordsPane):
     def note(self) -> str:
         if not self.counts:
             return ""
-        missed = [f"{self._log.missed:,} missed"] if self._log.missed else []
+        missed = [f"{self._log.missed:,} older not loaded"] if self._log.missed else []
         return "  ·  ".join([*self.counts, *missed, self._tail])
 
     @property
     def _tail(self) -> str:
         """Words for the title: following, or how many events are new."""
         if self.frozen is None and self.table.at_top:
-            return "newest first, following"
+            return "newest first, live"
         new = self._log.newer_than(self._seen, self._terms)
         if self.frozen is not None:
             return f"{new:,} new"
-        return f"stays here, {new:,} new, home follows" if new else "stays here, home follows"
+        return f"paused, {new:,} new, home resumes" if new else "paused, home resumes"
 
     @property
     def copyable(self) -> str:
@@ -167,7 +167,7 @@ class EventsPane(WordsPane):
         """Show other events. Raises FilterError and stays as it is when the filter cannot be read."""
         self._terms = parse_filter("events", text)
         self._filter = " ".join(text.split())
-        self.table.empty = f"no event matches {self._filter}" if self._filter else "nothing happened yet"
+        self.table.empty = f"no events match {self._filter}" if self._filter else "no events yet"
         fetch = partial(self._log.window, self._terms)
         self.table.show(EVENT_HEADINGS, fetch, grows_at_top=True)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from textual import on
 
+from console.actions.key_map import key_of
 from console.actions.request_builder import LineParser
 from console.client.change_feed import in_thread
 from console.commands.money import ON_MS, request_of
@@ -75,11 +76,11 @@ def read(words: list[str]) -> CostPageQuery:
         name, _, value = word.partition("=")
         if name == "by":
             if value not in GROUPINGS and not (value.startswith(TAG) and value != TAG):
-                raise SpecError("", f"by={value} is no grouping", f"Use one of {', '.join(GROUPINGS)} or {TAG}KEY")
+                raise SpecError("", f"by={value} is not a grouping", f"Use one of {', '.join(GROUPINGS)} or {TAG}KEY")
             asked = asked._replace(by=value)
         else:
             if not value.isdecimal() or not 1 <= int(value) <= MAX_DAYS:
-                raise SpecError("", f"days={value} is not from 1 to {MAX_DAYS}", "Write for example days=30")
+                raise SpecError("", f"days={value} must be 1 to {MAX_DAYS}", "Write it like days=30")
             asked = asked._replace(days=int(value))
     return asked
 
@@ -103,8 +104,8 @@ class CostPane(ChartPane[Spending]):
     @property
     def note(self) -> str:
         if self._filling is not None and self.detail is not None:
-            return f"{len(self._shown_days())} of {self._asked.days} days are in, esc stops"
-        return f"by {printable(self._asked.by)}, {self._asked.days} days{', not all in: r' if self._stopped else ''}"
+            return f"{len(self._shown_days())} of {self._asked.days} days loaded, esc stops"
+        return f"by {printable(self._asked.by)}, {self._asked.days} days{', partly loaded: r' if self._stopped else ''}"
 
     @property
     def measured(self) -> str:
@@ -275,7 +276,7 @@ class QuotePane(ChartPane[QuoteResult]):
 
     @property
     def note(self) -> str:
-        return self._doing() or "nothing is submitted; r asks again"
+        return self._doing() or f"nothing is submitted; {key_of('refresh')} refreshes"
 
     @property
     def line(self) -> str:
@@ -326,7 +327,7 @@ class QuotePane(ChartPane[QuoteResult]):
             self._show(QuoteResult(quote, request))
             if thin_starts(quote) and self._arguments.seeds is None and self._arguments.within is None:
                 self._began, self._permille = time.monotonic(), None
-                self._further = "starts not reached yet, or in too few runs, are run further ahead"
+                self._further = "running further ahead for starts not reached yet, or in too few runs"
                 self._draw()
                 longer = msgspec.structs.replace(request, within_ms=ON_MS)
                 self._show(QuoteResult(await in_thread(lambda: self.connect().quote(longer)), longer))
@@ -348,7 +349,7 @@ class QuotePane(ChartPane[QuoteResult]):
     def _not_reached(self) -> str:
         if self.detail is None or not thin_starts(self.detail.quote):
             return ""
-        return "not every start was reached in enough runs: within=60s runs further ahead, seeds=8 to the end"
+        return "some starts were not reached in enough runs: within=60s runs further ahead, seeds=8 to the end"
 
     def _stand_still(self) -> None:
         self._work = None
@@ -362,7 +363,7 @@ class QuotePane(ChartPane[QuoteResult]):
         if self._work is None:
             return False
         self._work.cancel()
-        self._further = "stopped: r asks again"
+        self._further = f"stopped: {key_of('refresh')} starts again"
         self.run_worker(self._stop(), group="stop")
         self._stand_still()
         if self.detail is None:
@@ -421,7 +422,7 @@ def flags(words: str) -> list[str]:
     try:
         parts = shlex.split(words)
     except ValueError as error:
-        raise SpecError("", str(error), "Write for example nodes=4 gpus=8 hours=6") from None
+        raise SpecError("", str(error), "Write it like nodes=4 gpus=8 hours=6") from None
     found = []
     for part in parts:
         name, equals, value = part.partition("=")
@@ -444,5 +445,5 @@ def read_quote(words: str) -> argparse.Namespace:
     quote_arguments(parser)
     arguments = parser.parse_args(flags(words))
     if arguments.nodes is None:
-        raise SpecError("nodes", "is not given", "Say how many, such as nodes=4 gpus=8 hours=6")
+        raise SpecError("nodes", "is not given", "Give a number, as in nodes=4 gpus=8 hours=6")
     return arguments

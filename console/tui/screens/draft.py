@@ -19,7 +19,7 @@ from console.client.change_feed import in_thread
 from console.forms.filters import Value, matches, parse_filter
 from console.text.terminal_text import cut, printable
 from console.tui.widgets.pane import Connect, DetailPane
-from console.views.draft import SINCE_MS, draft_columns, list_line
+from console.views.draft import SINCE_MS, by_keys, draft_columns, list_line
 from console.views.sections import Line, Section, text_line
 from engine.model.errors import MusterError, RefusedError, SpecError
 from engine.model.quantities import duration_ms
@@ -65,7 +65,7 @@ class DraftPane(DetailPane[DraftPage]):
         if self.detail is None:
             return ""
         if self.detail.run.model_state == "thinking":
-            return "the model thinks; nothing waits for it"
+            return "the model is working; no need to wait"
         return "nothing here changes the cell"
 
     @property
@@ -110,7 +110,7 @@ class DraftPane(DetailPane[DraftPage]):
         """Have the model think no further. Raises MusterError."""
         run = self.detail.run if self.detail is not None else None
         if run is None or run.model_state != "thinking":
-            raise RefusedError("the model does not think at present", "")
+            raise RefusedError("the model is not running", "")
         await in_thread(lambda: self.connect().cancel_draft(run.id))
         self.reload()
 
@@ -135,13 +135,13 @@ class DraftPane(DetailPane[DraftPage]):
         """Put one of the two to the vote. Gives the proposal's id: that of the one there is, where it was proposed
         already. Raises MusterError."""
         if self.detail is None or not _proposable(self._by(drafter)):
-            raise RefusedError("there is nothing to propose", "This draft asks for nothing to be done")
+            raise RefusedError("nothing to propose", "This draft has no action")
         run = self.detail.run
         already = dict(run.proposed).get(drafter, "")
         if already:
             return already
         if self._proposing:
-            raise RefusedError("it is being put to the vote", "Wait a moment")
+            raise RefusedError("it is being proposed", "Wait a moment")
         self._proposing = True
         try:
             made = await in_thread(lambda: self.connect().propose_draft(run.id, drafter))
@@ -162,7 +162,7 @@ class DraftPane(DetailPane[DraftPage]):
         return DraftPage(run, self._standing, client.health().now_ms)
 
     def columns(self, detail: DraftPage, width: int) -> tuple[list[Section], list[Section]]:
-        return draft_columns(*detail, width, two=bool(self._right.display))
+        return draft_columns(*detail, width, two=bool(self._right.display), ways=by_keys())
 
     def _draw(self) -> None:
         super()._draw()
@@ -230,9 +230,9 @@ class DraftsPane(DetailPane[tuple[tuple[DraftRun, ...], int]]):
             Line(((list_line(run, now_ms, width), ""),), f"draft {printable(run.id)}") for run in self._found(detail)
         ]
         if not lines and self._terms:
-            lines = [text_line(f"no draft matches {self.filter_text}", "dim")]
+            lines = [text_line(f"no drafts match {self.filter_text}", "dim")]
         elif not lines:
-            lines = [text_line("none yet: d where something is selected, or :draft QUESTION", "dim")]
+            lines = [text_line("none yet: press d on a selected object, or :draft QUESTION", "dim")]
         return [Section("Drafts", tuple(lines), "✓ by rule, and by the model")], []
 
 
@@ -258,7 +258,7 @@ def report_of(task: str, line: str) -> Callable[[int], DraftAsk]:
     model = "--llm" in words
     since = [word for word in words if word != "--llm"]
     if len(since) > 1:
-        raise SpecError("", "takes how far back, and --llm", f"Write :{task} 4h")
+        raise SpecError("", "takes a period and --llm", f"Write :{task} 4h")
     try:
         back_ms = duration_ms(since[0]) if since else SINCE_MS[task]
     except ValueError as error:

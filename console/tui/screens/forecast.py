@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from textual import on
 from textual.timer import Timer
 
+from console.actions.key_map import key_of
 from console.client.change_feed import in_thread
 from console.text.progress_line import TimeLeft
 from console.text.terminal_text import cut, duration, fit, printable, wrap
@@ -216,7 +217,7 @@ def read(argument: str) -> ForecastPageQuery:
         if word.endswith("h") and word[:-1].isdecimal():
             hours = int(word[:-1])
             if not 1 <= hours <= MAX_HOURS:
-                raise SpecError("", f"{word} is not from 1h to {MAX_HOURS}h", "Write for example 48h")
+                raise SpecError("", f"{word} is not from 1h to {MAX_HOURS}h", "Write it like 48h")
             asked = asked._replace(hours=hours)
         elif word in METRICS:
             asked = asked._replace(metric=word)
@@ -284,7 +285,7 @@ def _there_is(
     scaling = next((each.scaling for each in client.scaling().pools if each.pool == pool.name), None)
     ahead, most = scaling is not None, None if scaling is None else scaling.most
     if metric == "demand_nodes":
-        return pool.nodes * ONE, "nodes there are", CapacityStep(ONE, pool.nodes, most, ahead)
+        return pool.nodes * ONE, "current nodes", CapacityStep(ONE, pool.nodes, most, ahead)
     each = pool.capacity.get(resource, 0) // max(1, pool.nodes)
     sizing = CapacityStep(each, pool.nodes, most, ahead) if each else None
     return pool.capacity.get(resource), "capacity", sizing
@@ -399,14 +400,14 @@ class WhatIfPane(DetailPane[WhatIfRuns]):
         """Take out the edit under the cursor."""
         what, _, name = self._link_under_cursor().partition(":")
         if what != "edit":
-            raise RefusedError("no edit is under the cursor", "Go to one of the edits first")
+            raise RefusedError("no edit is under the cursor", "Select an edit first")
         del self.edits[int(name)]
         self._draw()
 
     async def start(self) -> None:
         """Run ahead with what has been put together. Raises MusterError; the edits stay."""
         if not self.edits:
-            raise RefusedError("there is no edit yet", "Choose one below, or type :whatif drain NODE")
+            raise RefusedError("no edits yet", "Choose one below, or type :whatif drain NODE")
         ask = WhatIf(edits=tuple(self.edits))
         status = await in_thread(lambda: self.connect().ask(ask))
         self._shown, self._beside = status.id, ""
@@ -416,7 +417,7 @@ class WhatIfPane(DetailPane[WhatIfRuns]):
         """Stop the run that is shown. Raises MusterError."""
         shown = self.detail.shown if self.detail else None
         if shown is None or shown.state != "running":
-            raise RefusedError("no run goes on", "")
+            raise RefusedError("no run is active", "")
         await in_thread(lambda: self.connect().cancel_run(shown.id))
         self.reload()
 
@@ -429,7 +430,7 @@ class WhatIfPane(DetailPane[WhatIfRuns]):
         """Set the run under the cursor beside the one that is shown; again takes it away."""
         what, _, name = self._link_under_cursor().partition(":")
         if what != "run":
-            raise RefusedError("no run is under the cursor", "Go to one of the runs first")
+            raise RefusedError("no run is under the cursor", "Select a run first")
         self._beside = "" if name == self._beside else name
         self.reload()
 
@@ -470,7 +471,7 @@ class WhatIfPane(DetailPane[WhatIfRuns]):
         ]
         if not lines:
             lines = [text_line("none yet: choose one below, or type :whatif drain NODE", "dim")]
-        return Section("Edits", tuple(lines), "w runs them, x takes one out")
+        return Section("Edits", tuple(lines), f"{key_of('rehearse')} runs them, {key_of('take_out')} removes one")
 
     def _runs_section(self, detail: WhatIfRuns, width: int) -> Section:
         lines = []
@@ -479,14 +480,12 @@ class WhatIfPane(DetailPane[WhatIfRuns]):
             mark = "|" if detail.beside and run.id == detail.beside.id else mark
             line = run_line(run, width - 2, f"run:{run.id}")
             lines.append(Line(((f"{mark} ", "accent"), *line.spans), line.link))
-        return Section("Runs", tuple(lines), "enter shows, b beside")
+        return Section("Runs", tuple(lines), f"enter shows, {key_of('compare')} compares")
 
     def _result(self, detail: WhatIfRuns, width: int) -> list[Section]:
         shown = detail.shown
         if shown is None:
-            text = (
-                "Edits are tried on a fork of the cell, which runs ahead beside it: the same engine, sampled run times."
-            )
+            text = "Edits run on a fork of the cell, ahead of real time: same engine, sampled run times."
             return [Section("Before and after", tuple(text_line(line, "dim") for line in wrap(text, width)))]
         if shown.error is not None:
             problem = f"{shown.error.problem}. {shown.error.remedy}"
@@ -494,7 +493,8 @@ class WhatIfPane(DetailPane[WhatIfRuns]):
                 Section("Before and after", tuple(text_line(part, "bad") for part in wrap(printable(problem), width)))
             ]
         if not isinstance(shown.answer, Outlook) and shown.state == "cancelled":
-            return [Section("Stopped", (text_line("before there was an answer; w runs the edits again", "dim"),))]
+            again = f"stopped before a result; {key_of('rehearse')} runs the edits again"
+            return [Section("Stopped", (text_line(again, "dim"),))]
         if not isinstance(shown.answer, Outlook):
             return [Section("Before and after", self._running_lines(shown, width), "esc stops it")]
         beside = detail.beside.answer if detail.beside and isinstance(detail.beside.answer, Outlook) else None
@@ -503,7 +503,7 @@ class WhatIfPane(DetailPane[WhatIfRuns]):
             first = text_line(f"first estimate: {rests_on(shown.answer)}", "warn")
             return [Section("Running ahead", (*self._running_lines(shown, width), first), "esc stops it"), *sections]
         if shown.state == "cancelled":
-            return [Section("Stopped", (text_line("the figures are of the seeds up to then", "warn"),)), *sections]
+            return [Section("Stopped", (text_line("results of the seeds finished so far", "warn"),)), *sections]
         return sections
 
     def _running_lines(self, run: RunStatus, width: int) -> tuple[Line, ...]:
@@ -534,4 +534,4 @@ def _menu(width: int) -> Section:
         Line(((fit(form.usage, usage), "link"), (" " + cut(form.help, width - usage - 1), "dim")), f"form:{form.word}")
         for form in FORMS
     )
-    return Section("Add an edit", lines, "any may end in: at +2h")
+    return Section("Add an edit", lines, "any edit may end in: at +2h")

@@ -357,7 +357,7 @@ class TopologyPane(DetailPane[HeatMap]):
     @on(TileMap.CursorMoved)
     def _moved(self) -> None:
         if self._acted_of != self._here:
-            self._acts_on = "asks for its nodes …"
+            self._acts_on = "loading the nodes …"
             if self._rest is not None:
                 self._rest.stop()
             self._rest = self.set_timer(REST_S, self._find_nodes)
@@ -392,7 +392,7 @@ class TopologyPane(DetailPane[HeatMap]):
         elif self.detail is not None and self.detail.level != "zone":
             self._look_at(self._view._replace(level=LEVELS[LEVELS.index(self.detail.level) - 1]), "")
         else:
-            self.app.notify("this is all of the cell", markup=False, timeout=3)
+            self.app.notify("this is the whole cell", markup=False, timeout=3)
 
     def clear_one(self) -> bool:
         if self._out:
@@ -447,7 +447,7 @@ class TopologyPane(DetailPane[HeatMap]):
         if tile is None or shown is None:
             return
         if tile.nodes > MOST:
-            self._acted, self._acts_on = (), f"one plan takes at most {MOST:,} nodes: go closer"
+            self._acted, self._acts_on = (), f"one plan takes at most {MOST:,} nodes: zoom in"
         elif shown.level == "node":
             self._acted, self._acts_on = (_target(tile),), "act on this node"
         else:
@@ -459,7 +459,7 @@ class TopologyPane(DetailPane[HeatMap]):
                 self._draw_facts()
                 return
             self._acted = tuple(_target(each) for each in nodes.tiles)
-            self._acts_on = f"act on those of its {len(self._acted):,} nodes that they can"
+            self._acts_on = f"act on the {len(self._acted):,} nodes here, where possible"
         self._acted_of = here
         self._draw_facts()
 

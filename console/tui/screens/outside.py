@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
-from console.actions.registry import ACTIONS, ActionTarget
+from console.actions.registry import ActionTarget
 from console.client.change_feed import in_thread
 from console.commands.slurm import again
 from console.fleet.queries import FleetSubmission, FleetView
@@ -124,7 +124,7 @@ class IntentPane(DetailPane[IntentDetail]):
     def ask(self, client: Client) -> IntentDetail:
         digits = self._name.removeprefix("i")
         if not (digits.isascii() and digits.isdecimal() and len(digits) < 16):
-            raise NotFoundError(f"{self._name[:40]!a} is no number of an intent", "See :intents")
+            raise NotFoundError(f"{self._name[:40]!a} is not an intent number", "See :intents")
         return client.intent(int(digits))
 
     def columns(self, detail: IntentDetail, width: int) -> tuple[list[Section], list[Section]]:
@@ -132,7 +132,7 @@ class IntentPane(DetailPane[IntentDetail]):
 
 
 Outcome = Literal["done", "undone", "retry"]
-DEEDS: dict[Outcome, str] = {"done": "settle it as done", "undone": "settle it as undone", "retry": "carry it again"}
+DEEDS: dict[Outcome, str] = {"done": "settle it as done", "undone": "settle it as undone", "retry": "send it again"}
 
 
 def retry(app: MusterApp, argument: str) -> None:
@@ -157,7 +157,7 @@ def _chosen(app: MusterApp, argument: str) -> int:
 
     name = argument.strip() or next((target.id for target in app.navigator.current.targets), "")
     if not name:
-        raise RefusedError("no intent is under the cursor", "Go to one with j and k")
+        raise RefusedError("no intent is under the cursor", "Select one with j and k")
     try:
         return intent_number(name)
     except argparse.ArgumentTypeError as error:
@@ -170,8 +170,8 @@ async def _retry(app: MusterApp, number: int) -> str:
     detail = await in_thread(lambda: app.client().intent(number))
     if detail.act is None:
         return await _asked(app, detail, number, "retry")
-    request = again(detail, f"i{number} is in doubt: once more")
-    action = next(each for each in ACTIONS if each.id == "retry_intent")
+    request = again(detail, f"i{number} is in doubt: send again")
+    action = app.actions["retry_intent"]
     shell = f"muster slurm retry i{number}"
     return await finish(app, action, lambda: app.client().propose(request), shell, follow=True)
 
@@ -186,18 +186,18 @@ async def _asked(app: MusterApp, detail: IntentDetail, number: int, outcome: Out
 
     def shown(width: int) -> list[Section]:
         left, right = detail_columns(detail, width)
-        means = Section("What a yes means", (text_line(answer_text(detail, outcome), "warn"),))
+        means = Section("What yes does", (text_line(answer_text(detail, outcome), "warn"),))
         return [*left, right[0], means]
 
     dialog = DecideDialog(shown, DEEDS[outcome], "key", least_reason=MIN_REASON, clock=app.clock)
     if not await app.push_screen_wait(dialog):
-        return f"i{number} stays in doubt"
+        return f"i{number} is still in doubt"
     said = IntentAnswer(number=number, outcome=outcome, reason=dialog.reason)
     receipt = await in_thread(lambda: app.client().answer_intent(said))
     return {
         "done": f"i{number} is settled as done",
         "undone": f"i{number} is settled as undone",
-        "retry": f"i{number} is carried again, as {printable(receipt.changed[-1])}",
+        "retry": f"i{number} is sent again, as {printable(receipt.changed[-1])}",
     }[outcome]
 
 

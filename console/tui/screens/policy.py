@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from textual import on
 
+from console.actions.key_map import key_of
 from console.actions.registry import ActionTarget
 from console.client.change_feed import in_thread
 from console.forms.filters import parse_filter
@@ -76,7 +77,7 @@ class PolicyPane(DetailPane[KeptPolicy]):
         waiting = len(self.detail.view.candidates)
         hold = sum(freeze.holds for freeze in self.detail.view.freezes)
         told = [f"{waiting} wait{'s' if waiting == 1 else ''} for votes"] if waiting else []
-        told += [f"{hold} freeze{'s' if hold != 1 else ''} hold{'s' if hold == 1 else ''} now"] if hold else []
+        told += [f"{hold} freeze{'s' if hold != 1 else ''} in effect"] if hold else []
         return "  ·  ".join(told)
 
     @property
@@ -95,7 +96,7 @@ class PolicyPane(DetailPane[KeptPolicy]):
         chosen = next((target.id for target in self.targets if target.state == "awaiting"), "")
         found = [each for each in self.detail.view.candidates if each.id == chosen] if self.detail else []
         if not found:
-            raise RefusedError("no policy that waits for votes is under the cursor", "Go to one with j and k")
+            raise RefusedError("the cursor is not on a policy that waits for votes", "Select one with j and k")
         return found[0]
 
     def ask(self, client: Client) -> KeptPolicy:
@@ -204,13 +205,13 @@ async def _vote(app: MusterApp, verdict: Verdict) -> str:
     def shown(width: int) -> list[Section]:
         return candidate_sections(candidate, now_ms, width)
 
-    deed, ending = ("put it in force", "digest") if verdict == "approve" else ("reject", "key")
+    deed, ending = ("put it into force", "digest") if verdict == "approve" else ("reject", "key")
     if await _asked(app, shown, deed, cast("Ending", ending), digest=candidate.digest) is None:
-        return f"{printable(candidate.id)}: you have not voted"
+        return f"{printable(candidate.id)}: no vote cast"
     signed = await _policy_signature(app, candidate, verdict, shown) if candidate.signed else None
     vote = PolicyVote(candidate=candidate.id, digest=candidate.digest, verdict=verdict, signed=signed)
     done = await in_thread(lambda: app.client().vote_policy(vote))
-    needs = f", needs {done.needs} more of {printable(done.need)}" if done.needs else ""
+    needs = f", needs {done.needs} more: {printable(done.need)}" if done.needs else ""
     return f"{printable(done.id)} is {done.state.replace('_', ' ')}{needs}"
 
 
@@ -271,14 +272,14 @@ def thaw(app: MusterApp, argument: str) -> None:
             return [Section(f"End freeze {printable(name)}", tuple(hanging("", THAWED, width)))]
 
         if await _asked(app, shown, "end the freeze", "key") is None:
-            return f"freeze {printable(name)} stays"
+            return f"freeze {printable(name)} stays in effect"
         await in_thread(lambda: app.client().thaw(name))
         return f"freeze {printable(name)} has ended"
 
     app.steering.tell(end_it)
 
 
-THAWED = "Plans that it stopped may begin or go on from then on."
+THAWED = "Plans that it stopped may then start or resume."
 
 # -- reviews ----------------------------------------------------------------------------------------------------------
 
@@ -288,7 +289,7 @@ def close_review(app: MusterApp, argument: str) -> None:
     number, _, words = argument.partition(" ")
     if argument and not (number.isascii() and number.isdecimal()):
         raise SpecError(
-            "", f"'{printable(number)[:20]}' is no number of a review", "Write :close-review 3 what was found"
+            "", f"'{printable(number)[:20]}' is not a review number", "Write :close-review 3 what was found"
         )
     chosen = None if argument else cast("ReviewsPane", app.navigator.current).chosen()
     review = int(number) if argument else chosen.id if chosen is not None else 0
@@ -299,13 +300,11 @@ def close_review(app: MusterApp, argument: str) -> None:
             about = f"{chosen.about}, {name_of(chosen.subject)}: {chosen.text}"
 
             def shown(width: int) -> list[Section]:
-                return [
-                    Section(f"Close review {review}: say what was found", tuple(hanging("", printable(about), width)))
-                ]
+                return [Section(f"Close review {review}: what was found", tuple(hanging("", printable(about), width)))]
 
             found = await _asked(app, shown, "close the review", "reason", least=MIN_FOUND)
         if found is None:
-            return f"review {review} stays open"
+            return f"review {review} is still open"
         await in_thread(lambda: app.client().close_review(review, found))
         return f"review {review} is closed"
 
@@ -324,16 +323,16 @@ async def _approve_runbook(app: MusterApp) -> str:
     pane = cast("RunbookPane", app.navigator.current)
     pane.refuse_unread()
     view = pane.detail
-    assert view is not None, "it was read"
+    assert view is not None, "you have read it"
     line = view.line
 
     def shown(width: int) -> list[Section]:
-        what = "From then on it may be run in this cell, as it is, byte for byte; another file of its name may not."
+        what = "It may then run in this cell, exactly as it is; a changed file may not."
         return [_runbook_section("Approve", line, what, width)]
 
     said = await _asked(app, shown, "approve", "digest", digest=line.sha256, least=0)
     if said is None:
-        return f"{printable(line.id)}: you have not voted"
+        return f"{printable(line.id)}: no vote cast"
 
     def sign() -> Signed:
         return app.identity.sign(
@@ -352,16 +351,16 @@ def retire_runbook(app: MusterApp, argument: str) -> None:
     async def retire() -> str:
         pane = cast("RunbookPane", app.navigator.current)
         if pane.detail is None:
-            raise RefusedError("the runbook is not read yet", "Wait a moment")
+            raise RefusedError("the runbook is still loading", "Wait a moment")
         line = pane.detail.line
 
         def shown(width: int) -> list[Section]:
-            what = "Nobody can run this version any more, and it cannot be approved again."
+            what = "This version can never run or be approved again."
             return [_runbook_section("Retire", line, what, width)]
 
         said = await _asked(app, shown, "retire it for good", "key", least=MIN_REASON)
         if said is None:
-            return f"{printable(line.id)}: it stays as it is"
+            return f"{printable(line.id)}: cancelled, unchanged"
         vote = RunbookVote(id=line.id, sha256=line.sha256, comment=said)
         return _standing(await in_thread(lambda: app.client().retire_runbook(vote)))
 
@@ -370,7 +369,7 @@ def retire_runbook(app: MusterApp, argument: str) -> None:
 
 def _runbook_section(verb: str, line: RunbookLine, what: str, width: int) -> Section:
     lines = [*hanging("", what, width), *hanging("sha256  ", line.sha256, width)]
-    signing = [text_line("your vote is signed with your own key", "warn")] if line.signed else []
+    signing = [text_line("your vote is signed with your key", "warn")] if line.signed else []
     title = cut(printable(f"{verb} {line.id}: {line.title}"), width - 14)
     return Section(title, (*lines, *signing), f"version {line.version}")
 
@@ -394,7 +393,7 @@ class RunbooksPane(WordsPane):
         """Show others. Raises FilterError and stays as it is when the filter cannot be read."""
         terms = parse_filter("runbooks", text)
         self._filter = " ".join(text.split())
-        self.table.empty = f"no runbook matches {self._filter}" if self._filter else "there are no runbooks"
+        self.table.empty = f"no runbooks match {self._filter}" if self._filter else "there are no runbooks"
         self.table.show(HEADINGS, partial(self._rows, terms))
 
     @property
@@ -465,13 +464,13 @@ class RunbookPane(DetailPane[RunbookView]):
         if self.detail is None or self.detail.line.status not in ("draft", "changed"):
             return ""
         if any(self._unread):
-            return "read to its end to approve it (pgdn, G; → the other column)"
-        return "Y approves this version, A tries it"
+            return "scroll to the end to approve it (pgdn, G; → other column)"
+        return f"{key_of('approve_runbook')} approves this version, {key_of('run')} tries it"
 
     def refuse_unread(self) -> None:
         """Raises RefusedError while the end of the file was not on the screen."""
         if self.detail is None or any(self._unread):
-            raise RefusedError("the end of it was not on the screen yet", "Read on to it (pgdn, G), then approve it")
+            raise RefusedError("you have not seen the end yet", "Scroll to the end (pgdn, G), then approve it")
 
     @property
     def crumb(self) -> str:
@@ -545,7 +544,7 @@ async def ask_inputs(app: MusterApp, runbook_id: str) -> str:
     asked = [(each.name, f"{each.type}, {each.bounds}{'. ' + each.help if each.help else ''}") for each in view.inputs]
     dialog = InputsDialog(view.line.title, asked)
     if not await app.push_screen_wait(dialog):
-        return f"{printable(runbook_id)}: nothing was tried"
+        return f"{printable(runbook_id)}: cancelled, nothing tried"
     return await run(app, runbook_id, dialog.values)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from textual import on
 
+from console.actions.key_map import key_of
 from console.actions.registry import ActionTarget
 from console.client.change_feed import in_thread
 from console.forms.filters import parse_filter
@@ -94,7 +95,7 @@ class ProposalsPane(WordsPane):
     @property
     def note(self) -> str:
         waiting = sum(each.state == "awaiting" for each in self._found)
-        votes = f"{waiting:,} wait for votes" if waiting else "none waits for votes"
+        votes = f"{waiting:,} waiting for votes" if waiting else "none waits for votes"
         return "  ·  ".join([*self.counts, votes]) if self.counts else ""
 
     @property
@@ -115,7 +116,7 @@ class ProposalsPane(WordsPane):
         """Show others. Raises FilterError and stays as it is when the filter cannot be read."""
         self._terms = parse_filter("proposals", text)
         self._filter = " ".join(text.split())
-        self.table.empty = f"no proposal matches {self._filter}" if self._filter else "nothing was proposed yet"
+        self.table.empty = f"no proposals match {self._filter}" if self._filter else "no proposals yet"
         self.table.show(headings(self.size.width), self._rows)
 
     def _rows(self, offset: int, limit: int) -> Window:
@@ -247,11 +248,9 @@ class ProposalPane(DetailPane[ProposalPage]):
         digest is of: a vote would be on something else."""
         shown = self.detail.proposal if self.detail is not None else None
         if shown is not None and shown.plan.digest() != shown.digest:
-            raise RefusedError(
-                "the plan that is shown does not have the digest that is shown", "Run muster audit verify"
-            )
+            raise RefusedError("the digest shown does not match the plan shown", "Run muster audit verify")
         if not self.seen_to_the_end:
-            raise RefusedError("the end of the plan was not on the screen yet", "Read on to it (pgdn, G), then vote")
+            raise RefusedError("you have not seen the end of the plan yet", "Scroll to the end (pgdn, G), then vote")
 
     def _look_for_end(self) -> None:
         if self.detail is None or self.seen_to_the_end or not self._plan_lines or not self._left.size.height:
@@ -288,7 +287,7 @@ class ProposalPane(DetailPane[ProposalPage]):
         except RefusedError as error:
             return Fresh(None, error.problem)
         except MusterError as error:
-            return Fresh(None, f"{error.problem} (that is all that is known)")
+            return Fresh(None, f"{error.problem} (no more is known)")
 
     def columns(self, detail: ProposalPage, width: int) -> tuple[list[Section], list[Section]]:
         shown, me = detail.proposal, detail.caller.me
@@ -358,9 +357,9 @@ class RecommendationsPane(DetailPane[Recommendations]):
             return ""
         if self._alone:
             return f"{self._shown}   esc: all {len(self.detail.open):,}"
-        aside = f", {len(self.detail.aside):,} set aside" if self.detail.aside else ""
+        aside = f", {len(self.detail.aside):,} dismissed" if self.detail.aside else ""
         if not self.detail.open:
-            return f"nothing stands out{aside}; it is looked at again all the time"
+            return f"no suggestions{aside}; checked continuously"
         return f"{len(self.detail.open):,} found{aside}"
 
     @property
@@ -389,7 +388,7 @@ class RecommendationsPane(DetailPane[Recommendations]):
             return ()
         return (
             ActionTarget(
-                chosen.suggestion.id, "acted" if chosen.state == "acted" else "to do" if chosen.command else "told"
+                chosen.suggestion.id, "acted" if chosen.state == "acted" else "action" if chosen.command else "told"
             ),
         )
 
@@ -433,13 +432,13 @@ class RecommendationsPane(DetailPane[Recommendations]):
             explained = []
         left = [Section("Found", self._lines(detail.open, width) or (text_line("nothing", "dim"),), "GPU-hours a day")]
         if detail.aside:
-            left.append(Section("Set aside", self._lines(detail.aside, width), "rejected, or acted on"))
+            left.append(Section("Dismissed", self._lines(detail.aside, width), "rejected, or acted on"))
         if detail.followed:
             told = [line for each in detail.followed for line in wrap(followed_text(each), width)]
-            left.append(Section("Followed up", tuple(text_line(line, "dim") for line in told)))
+            left.append(Section("Outcomes", tuple(text_line(line, "dim") for line in told)))
         if detail.unknown:
             told = [line for text in detail.unknown for line in wrap(printable(text), width)]
-            left.append(Section("Cannot tell", tuple(text_line(line, "dim") for line in told)))
+            left.append(Section("Not known", tuple(text_line(line, "dim") for line in told)))
         return left, explained
 
     def _lines(self, found: tuple[Recommendation, ...], width: int) -> tuple[Line, ...]:
@@ -478,9 +477,9 @@ class RecommendationsPane(DetailPane[Recommendations]):
 
         chosen = self.chosen()
         if chosen is None:
-            raise RefusedError("nothing is found now", "It is looked for all the time")
+            raise RefusedError("no suggestions now", "The cell is checked continuously")
         if not chosen.command:
-            raise RefusedError("there is nothing to propose", "It asks for a person's attention only")
+            raise RefusedError("nothing to propose", "This one only asks for a person's attention")
         row = declared(chosen.suggestion.action)
         words = list(chosen.command[len(row.shell.split()) : chosen.command.index("--suggestion")])
         # Work ends by itself, and is then no target any more.
@@ -488,7 +487,7 @@ class RecommendationsPane(DetailPane[Recommendations]):
         over = await in_thread(lambda: ended(app.client(), chosen.suggestion)) if on_work else ()
         if over and len(over) == len(chosen.suggestion.targets):
             raise RefusedError(
-                "all of what it is about has ended since it was found", "It is looked for anew: r shows what there is"
+                "everything it is about has ended since", f"The cell is checked again: {key_of('refresh')} refreshes"
             )
         words = [word for word in words if word not in over]
         arguments = parse(row.word, shlex.join(words))

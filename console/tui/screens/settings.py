@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from textual import on
 
+from console.actions.key_map import key_of
 from console.client.change_feed import in_thread
 from console.forms import settings
 from console.forms.setting_sources import refuse_secret, settings_told, write
@@ -131,7 +132,11 @@ class SettingsPane(DetailPane[SettingsPage]):
             self._app.report(error)
             return
         done = (
-            "is out of the file" if wish.value is None else "is written" if where == "file" else "is set till the end"
+            "is removed from the file"
+            if wish.value is None
+            else "is written"
+            if where == "file"
+            else "is set for this session"
         )
         self._app.say(f"{wish.name} {done}")
         self._wish = None
@@ -156,7 +161,7 @@ def read(argument: str) -> SettingChange | None:
     known = [field.name for field in fields(ConsoleSettings)]
     if name not in known:
         if "key" in name or "password" in name or "token" in name or "secret" in name:
-            raise SpecError("", f"'{printable(name)[:40]}' is no setting: no secret is kept there",
+            raise SpecError("", f"'{printable(name)[:40]}' is not a setting: secrets are not kept in settings",
                             f"Set {settings.MODEL_KEY}, or name a file with model_key_file")  # fmt: skip
         near = get_close_matches(name, known, 1)
         raise SpecError("", f"there is no setting '{printable(name)[:40]}'",
@@ -164,7 +169,7 @@ def read(argument: str) -> SettingChange | None:
     if out:
         return SettingChange(name, None)
     if not equals:
-        raise SpecError("", f"{name} needs a value", f"Write :settings {name}=VALUE, or -{name} to take it out")
+        raise SpecError("", f"{name} needs a value", f"Write :settings {name}=VALUE, or -{name} to remove it")
     given = settings.from_text(name, value.strip().strip("\"'"))
     return SettingChange(name, settings.checked(name, given, name))
 
@@ -176,7 +181,7 @@ def choose(app: MusterApp, argument: str) -> None:
     wanted = argument.strip().lower() or names[(here + 1) % len(names)]
     if wanted not in names:
         near = get_close_matches(wanted, names, 1)
-        remedy = f"Did you mean :theme {near[0]}?" if near else f"There are {', '.join(names)}"
+        remedy = f"Did you mean :theme {near[0]}?" if near else f"Themes: {', '.join(names)}"
         raise SpecError("", f"there is no theme '{printable(wanted)[:40]}'", remedy)
     theme = THEMES[names.index(wanted)]
     app.theme = theme.name
@@ -200,7 +205,7 @@ class BookmarksPane(WordsPane):
 
     @property
     def note(self) -> str:
-        return "  ·  ".join([*self.counts, "a colleague types the line behind : or :bookmark NAME = LINE"])
+        return "  ·  ".join([*self.counts, "share it: a colleague types the line after :, or :bookmark NAME = LINE"])
 
     @property
     def copyable(self) -> str:
@@ -216,8 +221,8 @@ class BookmarksPane(WordsPane):
     def filter(self, text: str) -> None:
         """Show those in whose name or line every word occurs."""
         self._filter = " ".join(text.split())
-        none = "none yet: * keeps the view you are at"
-        self.table.empty = f"no bookmark has {self._filter}" if self._filter else none
+        none = f"none yet: {key_of('bookmark')} bookmarks the current view"
+        self.table.empty = f"no bookmarks match {self._filter}" if self._filter else none
         self.table.show(HEADINGS, self._rows)
 
     def _rows(self, offset: int, limit: int) -> Window:

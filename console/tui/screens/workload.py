@@ -19,6 +19,7 @@ from textual.geometry import Size
 from textual.message import Message
 from textual.strip import Strip
 
+from console.actions.key_map import key_of
 from console.actions.registry import ActionTarget, Context
 from console.client.change_feed import in_thread
 from console.text.terminal_text import cut, fit, mebibytes, permille, printable
@@ -391,7 +392,7 @@ class OutputPane(Pane):
         part = self._part
         if part is None:
             return ""
-        tail = "ended" if part.over else "following" if self._view.following else "stays here, end follows"
+        tail = "ended" if part.over else "following" if self._view.following else "paused, end resumes"
         dropped = f"{part.dropped_bytes:,} bytes lost, disk full" if part.dropped_bytes else ""
         return "  ·  ".join(
             word for word in (tail, dropped, _size(part.end), f"attempt {part.attempt}", printable(part.task)) if word
@@ -452,7 +453,7 @@ class OutputPane(Pane):
                 id=self._workload_id, task=self._wanted, attempt=self._attempt, offset=-FIRST, most=FIRST
             )
             part = await in_thread(partial(_output, self.connect, request, 0.0))
-            self._view.empty = "nothing was written yet"
+            self._view.empty = "no output yet"
             data, self._begin = _from_line(part)
             self._lines = LogLines()
             self._view.show(self._lines.take(data), as_left(self._lines.rest))
@@ -465,7 +466,7 @@ class OutputPane(Pane):
                 id=self._workload_id, task=before.task, attempt=before.attempt, offset=at, most=FIRST
             )
             part = await in_thread(partial(_output, self.connect, request, WAIT_S))
-            lost = [f"… {part.offset - at:,} bytes are not kept …"] if part.offset > at else []
+            lost = [f"… {part.offset - at:,} bytes not kept …"] if part.offset > at else []
             self._view.add([*lost, *self._lines.take(part.data)], as_left(self._lines.rest))
         self._part = part
         if before is None or part.over or part.data:
@@ -488,7 +489,9 @@ class OutputPane(Pane):
         attempt = self._part.attempt if self._part is not None else 0
         tasks = next((each.tasks for each in self._report.attempts if each.attempt == attempt), ())
         shown = next((task for task in tasks if self._part and task.name == self._part.task), None)
-        more = f"  {len(tasks)} {plural('task', len(tasks))}, n shows the next" if len(tasks) > 1 else ""
+        more = (
+            f"  {len(tasks)} {plural('task', len(tasks))}, {key_of('next_task')} for the next" if len(tasks) > 1 else ""
+        )
         tone = "bad" if shown is not None and shown.ended else "dim"
         self._head.show([part(f"  {task_line(shown)}" if shown is not None else "", tone), part(more, "accent")])
 

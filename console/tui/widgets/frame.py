@@ -8,14 +8,15 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
 from console.actions import registry
+from console.actions.key_map import key_of
 from console.actions.registry import Action, key_label
+from console.forms.settings import Environment
 from console.text.terminal_text import duration, printable, timestamp
 from console.tui.widgets.drawing import OneLine, Part, part
 from console.views.lists import Span
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 TABS = (
     "overview", "queues", "workloads", "nodes", "events", "whatif", "suggestions", "forecast", "proposals", "runbooks",
 )  # fmt: skip
-"""Pages of the digits 1 to 9 and 0."""
+"""The main pages, in the order of their digits."""
 PAGE_OF_TAB: dict[str, str] = {"suggestions": "recommendations"}
 """Tabs with another name than their page."""
 
@@ -74,13 +75,13 @@ class Frame(Vertical):
         self._top.show([part(text, tone) for text, tone in spans])
 
     def show_tabs(self, here: str) -> None:
-        """The main pages with their digits: all of them, or as many as there is room for."""
+        """The main pages with their keys: all of them, or as many as there is room for."""
         self._here = here
         parts: list[Part] = [part(" ")]
         room = self.size.width - 1
-        for number, name in enumerate(TABS, 1):
+        for name in TABS:
             page = PAGE_OF_TAB.get(name, name)
-            text = f" {number % 10} {name} "
+            text = f" {key_of(page)} {name} "
             room -= len(text)
             if room < 0:
                 break
@@ -211,14 +212,18 @@ def age_spans(age: Age | None, *, wide: bool) -> list[Span]:
     return [(f" {version}{'now' if age.seconds < NEW_S else old} ", "dim")]
 
 
+NOWHERE = Environment()
+
+
 def top_bar(
     health: Health | None, title: str, at_ms: int, version: int, *, read_only: bool, width: int, retrying: bool = False,
-    production: bool = False, others: tuple[str, bool] = ("", False),
+    environment: Environment = NOWHERE, others: tuple[str, bool] = ("", False),
 ) -> list[Span]:  # fmt: skip
-    """The first line: which cell, its clock and speed, the version shown, and whether one may act. `production`: it is
-    red and says so, for another window that looks the same may be the test cell. `others`: who else is here, and
-    whether on the same thing."""
-    spans: list[Span] = [(" muster PRODUCTION ", "alarm") if production else (" muster ", "brand"), (" ", "top")]
+    """The first line: which cell, its clock and speed, the version shown, and whether one may act. `environment`: that
+    of the cell, for another window that looks the same may be the test cell. `others`: who else is here, and whether
+    on the same thing."""
+    production = environment.production
+    spans: list[Span] = [(" muster ", "brand"), *where_spans(environment), (" ", "top")]
     if health is None:
         spans += [(printable(title), "top"), ("  retrying …" if retrying else "  connecting …", "off")]
         return [*spans, ("  read-only", "key")] if read_only else spans
@@ -236,6 +241,15 @@ def top_bar(
     if others[0]:
         spans.append((f"  {printable(others[0])} ", "caution" if others[1] else "off"))
     return spans
+
+
+def where_spans(environment: Environment) -> list[Span]:
+    """The environment's name in its colour; PRODUCTION as a word, for those who see no colours. Empty without one."""
+    tone = f"mark {environment.colour or ('red' if environment.production else 'blue')}"
+    word = "PRODUCTION" if environment.production else ""
+    name = "" if environment.name.lower() in ("prod", "production") and word else environment.name
+    text = " ".join(filter(None, (word, printable(name))))
+    return [(f" {text} ", tone)] if text else []
 
 
 def _pace(health: Health) -> str:
@@ -256,14 +270,14 @@ def silent_banner(silent_s: float) -> str:
     """Banner while a connection brings no data; empty while it does."""
     if silent_s < SILENT_S:
         return ""
-    return f" ! the engine has said nothing for {duration(int(silent_s * 1000))}: it is very busy, stopped, or gone"
+    return f" ! no data from the engine for {duration(int(silent_s * 1000))}: very busy, stopped, or gone"
 
 
 def unwritable_banner(health: Health) -> str:
     """Banner while nothing can be recorded or the mirror is behind; empty otherwise."""
     if health.journal_error:
         problem = printable(health.journal_error)
-        return f" ✗ the journal cannot be written: nothing can be executed, looking goes on · {problem}"
+        return f" ✗ the journal cannot be written: no action can run, viewing still works · {problem}"
     if health.audit_error:
         return f" ✗ audit: {printable(health.audit_error)}"
     return f" ✗ {printable(health.mirror_error)}" if health.mirror_error else ""
@@ -276,10 +290,8 @@ WIDE = 100
 class FrameDrawing:
     """Draws the frame, one per app. `Frame` skips lines that read as before."""
 
-    def __init__(self, app: MusterApp, production: Sequence[str]) -> None:
-        """`production`: patterns of names of cells that are."""
+    def __init__(self, app: MusterApp) -> None:
         self._app = app
-        self._production = production
 
     def time_passes(self) -> None:
         """Ages, and how long the engine has been away."""
@@ -290,12 +302,11 @@ class FrameDrawing:
     def top(self) -> None:
         app = self._app
         health, seen = app.link.health, app.link.seen
-        name = health.cell if health is not None else app.title
         app.frame.show_top(
             top_bar(
                 health, app.title, seen.at_ms, seen.version,
                 read_only=app.read_only, width=app.size.width, retrying=app.link.outage is not None,
-                production=any(fnmatchcase(name, pattern) for pattern in self._production),
+                environment=app.environment,
                 others=(app.beside.words(), app.beside.together),
             )
         )  # fmt: skip

@@ -14,6 +14,7 @@ from msgspec import structs
 from textual import on
 from textual.app import ComposeResult
 
+from console.actions.key_map import key_of
 from console.actions.registry import ActionTarget
 from console.client.change_feed import in_thread
 from console.forms.filters import FilterError, matches
@@ -91,7 +92,7 @@ class TablePane(Pane):
     def frozen_note(self) -> str:
         if self._still is None:
             return ""
-        newer = ", rows read since are newer" if self.table.mixed else ""
+        newer = ", later rows are newer" if self.table.mixed else ""
         return f"as of {timestamp(self._still.at_ms, date=False)}{newer}"
 
     @property
@@ -233,7 +234,9 @@ class ListPane(TablePane):
     @property
     def note(self) -> str:
         marked = tuple(self.table.marked.values())
-        ranging = ["range: v keeps it, esc gives it up"] if self.table.selection.anchor is not None else []
+        ranging = (
+            [f"range: {key_of('mark_range')} keeps it, esc drops it"] if self.table.selection.anchor is not None else []
+        )
         return "  ·  ".join([*ranging, *self.notes, summary(self.view, self._window, marked)])
 
     @property
@@ -329,7 +332,7 @@ class ListPane(TablePane):
 
     @on(WindowTable.TooMany)
     def _too_many(self) -> None:
-        error = RefusedError(f"one plan takes at most {MOST:,} {self.KIND}", "Narrow the filter, or act in portions")
+        error = RefusedError(f"one plan takes at most {MOST:,} {self.KIND}", "Narrow the filter, or act in batches")
         self.post_message(self.AskFailed(error))
 
     @on(WindowTable.Loaded)
@@ -352,7 +355,7 @@ class ListPane(TablePane):
             selection.refresh(rows)
             if gone := selection.keep({row.id for row in rows}):
                 self.table.redraw_marks()
-                note = f"{gone:,} marked no longer match: they are marked no more"
+                note = f"{gone:,} marked no longer match: unmarked"
                 self.app.notify(printable(note), markup=False, timeout=4)
 
     async def mark_all(self) -> None:

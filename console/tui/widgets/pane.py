@@ -177,7 +177,7 @@ class Pane(Vertical):
 
     def freeze(self) -> None:
         """Stop the updates of what is shown, or have them go on. Raises RefusedError where nothing is updated."""
-        raise RefusedError("nothing is updated here", "Freeze a list, the events or the page of one thing")
+        raise RefusedError("this page does not update", "Freeze works on a list, the events, or the page of one object")
 
 
 MARGIN = 2

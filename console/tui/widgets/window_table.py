@@ -102,7 +102,7 @@ class WindowTable(PlacedScroll, can_focus=True, inherit_bindings=False):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self.empty = "nothing here"
+        self.empty = "empty"
         self.selection = Selection()
         self.markable = False
         """Rows can be marked, because something can be done with several."""

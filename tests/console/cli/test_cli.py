@@ -338,7 +338,7 @@ def test_a_smaller_quota_names_who_would_go_and_evicts_only_when_told(
     assert "a: nominal gpu not set -> 16 GPU" in out
     assert "requeue first (running, 32 GPU" in out
     assert (
-        "To take it back (approved with it) Set quota of a back to nominal gpu not set, borrowing limit gpu not set"
+        "Rollback (approved with the plan) Set quota of a back to nominal gpu not set, borrowing limit gpu not set"
         in out
     )
     assert shell("get", "workloads", "first", "--json") == 0

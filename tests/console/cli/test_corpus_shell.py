@@ -262,7 +262,7 @@ def test_words_that_claim_authority_are_words(lab: ShellTeam, capsys: Capture) -
     capsys.readouterr()
     assert lab.run(("proposal", "show", made.id)) == 0
     out = capsys.readouterr().out
-    assert "nobody has voted" in out
+    assert "no votes yet" in out
     assert all(line.lstrip().startswith("┃") for line in out.splitlines() if "already approved" in line)
 
 

@@ -135,11 +135,11 @@ def test_a_quote_is_shown_with_quantiles_and_cents_in_80_columns() -> None:
     assert max(map(len, lines)) <= 80
     assert lines[1].strip() == "64 nodes with 8 H100 for 6h, asked at 2026-03-01 12:00:00 UTC (v1,030)"
     assert start_in(text) == "in 40m (now..over 1d; 8 runs)"
-    assert lines[7].split()[-1] == "$21,135.36"
+    assert lines[6].split()[-1] == "$21,135.36"
     assert "  · runs 6h" in lines
     assert "starts within 1d in 7 of 8 runs" in text
     assert "not now: 8 GPU more are needed" in text
-    assert "interrupted in its 6h: not known (not looked at)" in text
+    assert "chance of interruption in 6h: not known (not looked at)" in text
 
 
 def from_runs(*starts: int | None) -> dict[str, object]:
@@ -174,7 +174,7 @@ def test_what_is_not_known_is_not_shown_as_a_number() -> None:
     never = quantiles([NEVER])
     text = shown(FakeClient(), duration_ms=never, cost_microusd=never, asked_start_ms=NOW_MS + 48 * HOUR)
     assert text.count("not known (one run)") == 2, "the run and its cost"
-    assert "not known: looked 1d ahead, and it is asked for in 2d" in text
+    assert "not known: the run covers 1d, the start is in 2d" in text
 
 
 def test_names_of_strangers_are_data() -> None:

@@ -136,7 +136,7 @@ def test_a_change_is_asked_for_heard_to_its_end_and_approved_by_its_digest() -> 
         for _ in range(2):
             unheard = talk.say("approve P-1", "hear P-1 to its end first[^>]*muster> ")
             assert "type" not in unheard, "hearing its beginning twice is not hearing its end"
-        talk.say("next", "nobody has voted")
+        talk.say("next", "no votes yet")
         asked = re.search("type ([0-9a-f]{6});", talk.say("approve P-1", "leaves it: "))
         assert asked is not None
         talk.say("yes", "you have not voted")

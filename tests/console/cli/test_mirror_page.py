@@ -31,7 +31,7 @@ def text_of(sections: list[Section]) -> str:
 def test_the_page_says_how_it_follows_what_it_costs_and_what_it_leaves_out(width: int) -> None:
     left, right = mirror_columns(FOLLOWING, width, lambda: NOW_S)
     told = text_of(left)
-    for part in ("following", "24.11.5", "looks on", "10,213 on 64 nodes", "1,100 ms", "backfill 12.0 ms"):
+    for part in ("following", "24.11.5", "read-only", "10,213 on 64 nodes", "1,100 ms", "backfill 12.0 ms"):
         assert part in told
     assert "licenses: not modelled" in text_of(right)
     assert "and 38 more" in text_of(right)
@@ -57,9 +57,9 @@ def test_why_nothing_is_carried_to_the_cluster_is_said() -> None:
 
     held_up = replace(FOLLOWING, acts=True, trouble="the token has \x1bexpired")
     told = text_of(mirror_columns(held_up, 118, lambda: NOW_S)[0])
-    assert "nothing can be carried there: the token has" in told
+    assert "changes cannot be sent to Slurm: the token has" in told
     lines = mirror_lines(held_up, NOW_S)
-    assert any("nothing can be carried there: the token has" in line for line in lines)
+    assert any("changes cannot be sent to Slurm: the token has" in line for line in lines)
     assert "\x1b" not in told + "".join(lines)
 
 

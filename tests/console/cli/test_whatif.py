@@ -81,7 +81,7 @@ def test_eta_tells_when_and_why(shell: Shell, capsys: pytest.CaptureFixture[str]
     assert out.startswith("second is queued")
     assert "first" in out
     assert shell("eta", "--score") == 0
-    assert "none can be scored yet" in capsys.readouterr().out
+    assert "no scores yet" in capsys.readouterr().out
 
 
 def test_a_dry_run_tells_and_submits_nothing(

@@ -156,7 +156,7 @@ def test_a_young_cell_is_drawn_by_the_hour() -> None:
     [section] = chart(spending(), CostPageQuery(), {TODAY: Day({"a": 5}, 0)}, 80, 9)
     assert section.title == "Cost per hour, of all nodes"
     [section] = chart(spending()._replace(rates=((NOW_MS, None),)), CostPageQuery(), {}, 80, 9)
-    assert "nothing was measured yet" in text([section])
+    assert "no measurements yet" in text([section])
 
 
 def test_where_nothing_has_a_price_that_is_said_instead_of_a_chart_of_nothing() -> None:
@@ -166,7 +166,7 @@ def test_where_nothing_has_a_price_that_is_said_instead_of_a_chart_of_nothing() 
         overview=msgspec.structs.replace(found.overview, cost_microusd_hour=0),
     )
     [section] = chart(free, CostPageQuery(), {}, 100, 9)
-    assert "nothing is priced" in text([section])
+    assert "no pool has a price" in text([section])
     assert ":set-price POOL" in text([section])
     assert "$0" not in text([section])
 
@@ -177,9 +177,9 @@ def test_the_page_says_what_is_spent_when_budgets_are_gone_and_what_then() -> No
     assert "$240.00, $5,760.00 a day" in told
     assert "$96.00 an hour" in told
     assert " 40%" in told
-    assert "$50.00/h lasts: $1,900.00 by then" in told
-    assert "$50.00/h: gone in 3h (03-01 15:00 UTC), then nothing more of it starts" in told
-    assert "spent; nothing more of it starts, 3 workloads of it wait" in told
+    assert "at $50.00/h: $1,900.00 by then" in told
+    assert "at $50.00/h: spent in 3h (03-01 15:00 UTC), then new work is held" in told
+    assert "spent; new work is held, 3 workloads waiting" in told
     assert "20% $2.00" in told, "of use: charged, less what was wasted"
     assert [line.link for section in right for line in section.lines][:2] == ["workloads tenant:acme", ""]
     assert "(none)" in text(right)
@@ -211,7 +211,7 @@ def test_what_stands_behind_cost_is_read() -> None:
         "--nodes", "4", "--machine-type", "p5", "--spot", "--name", "my work",
     ]  # fmt: skip
     for wrong, said in (
-        ("by=colour", "is no grouping"), ("days=0", "is not from 1"), ("hours=6", "Say how many"),
+        ("by=colour", "is not a grouping"), ("days=0", "must be 1 to"), ("hours=6", "Give a number"),
         ("nodes=x", "whole number"), ("nodes=4 fast", "is not NAME=VALUE"), ("nodes=4 'x", "quotation"),
     ):  # fmt: skip
         with pytest.raises(SpecError, match=said):
@@ -236,7 +236,7 @@ def test_options_are_compared_on_one_scale(width: int) -> None:
     assert "▸" in told or width < 57, "its p90 lies beyond what was looked at"
     left, right = quote_pages(found, "", width)
     assert "one pool was not tried" in " ".join(text(right).split()) or width < 57
-    assert "interrupted in its 6h: not known" in " ".join(text(left).split()) or width < 57
+    assert "chance of interruption in 6h: not known" in " ".join(text(left).split()) or width < 57
 
 
 def shown(pilot: object) -> str:
@@ -284,10 +284,10 @@ async def test_escape_stops_asking_for_days() -> None:
             await press(pilot, "colon")
             await write(pilot, "cost")
             await press(pilot, "enter")
-            await until(pilot, lambda: "days are in, esc stops" in line(pilot, "title"))
+            await until(pilot, lambda: "days loaded, esc stops" in line(pilot, "title"))
             assert "Budgets" in shown(pilot), "what is now does not wait"
             await press(pilot, "escape")
-            await until(pilot, lambda: "not all in" in line(pilot, "title"))
+            await until(pilot, lambda: "partly loaded" in line(pilot, "title"))
     finally:
         client.gate.set()
 
@@ -318,7 +318,7 @@ async def test_a_quote_comes_at_once_is_looked_for_further_and_stops_on_escape()
             await until(pilot, lambda: "of about 20 s, esc stops" in line(pilot, "title"))
             assert here(pilot).copyable == "muster cost --nodes 4 --gpus 8 --hours 6"
             await press(pilot, "escape")
-            await until(pilot, lambda: "stopped: r asks again" in shown(pilot))
+            await until(pilot, lambda: "stopped: r starts again" in shown(pilot))
             client.gate.set()
             await press(pilot, "r")
             await until(pilot, lambda: "in 40m" in shown(pilot))

@@ -96,7 +96,7 @@ def test_an_interrupt_stops_the_model_and_keeps_what_the_rules_drafted(muster: A
     code, out, _ = muster(client, "draft", "why", "--llm")
     assert (code, client.cancelled) == (0, ["D-1"])
     assert "scale pool h100" in out
-    assert "‖ it was stopped; the draft by rule stands" in out
+    assert "‖ stopped; the draft by rule stands" in out
 
 
 def test_an_interrupt_before_there_is_anything_ends_it(muster: Any) -> None:
@@ -110,7 +110,7 @@ def test_nothing_to_do_is_an_answer_and_no_draft_is_none(muster: Any) -> None:
     calm = fake_drafts.run(rule=fake_drafts.nothing(), model_state="off", model=None, agreement="")
     code, out, _ = muster(DraftingClient(calm), "draft", "is all well?")
     assert code == 0
-    assert "○ nothing should be done" in out
+    assert "○ no action needed" in out
     none = fake_drafts.rejected(rule=None, rule_state="failed", rule_why="the engine stops")
     code, out, _ = muster(DraftingClient(none), "draft", "why", "--llm")
     assert code == 4
@@ -225,7 +225,7 @@ def test_a_drafted_runbook_goes_to_a_file_and_never_over_one(muster: Any, tmp_pa
     asked = len(client.asked)
     code, _, err = muster(client, *words)
     assert (code, file.read_text(), len(client.asked)) == (4, "mine", asked)
-    assert "is there already" in err
+    assert "already exists" in err
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 from console.tui.app import MusterApp
 from console.tui.screens.draft import DraftPane, DraftsPane, ask_of, report_of
 from console.tui.screens.proposals import ProposalPane
-from console.views.draft import UNVERIFIED, draft_columns, flowed, frame_section, sentence_lines
+from console.views.draft import UNVERIFIED, by_keys, draft_columns, flowed, frame_section, sentence_lines
 from console.views.proposal import GUTTER
 from engine.model.commands import HoldQueues
 from engine.model.errors import NotFoundError, SpecError
@@ -59,14 +59,14 @@ async def test_the_rules_draft_is_on_the_screen_while_the_model_thinks_and_esc_s
     async with shown(client, "draft --llm GPU queue wait is over SLO") as pilot:
         await arrived(pilot)
         text = on_screen(pilot)
-        assert "waiting for its answer, 3.2s of 20.0s" in text
+        assert "waiting for the answer, 3.2s of 20.0s" in text
         assert "scale pool h100 from 12 to 14 nodes" in text
         assert "✓ reached" in text
         assert client.asked == [DraftAsk(question="GPU queue wait is over SLO", model=True)]
         assert "A propose rule's" in line(pilot, "footer"), "nothing waits for the model"
         await press(pilot, "escape")
         await until(pilot, lambda: client.cancelled == ["D-1"])
-        await until(pilot, lambda: "what the rules drafted stays" in on_screen(pilot))
+        await until(pilot, lambda: "the draft by rule stands" in on_screen(pilot))
         assert isinstance(page(pilot), DraftPane)
         await press(pilot, "escape")
         await until(pilot, lambda: not isinstance(page(pilot), DraftPane))
@@ -117,7 +117,7 @@ async def test_proposing_leads_to_the_ordinary_page_of_the_proposal(key: str, dr
         await press(pilot, key)
         await until(pilot, lambda: isinstance(page(pilot), ProposalPane))
         assert client.put == [("D-1", drafter)]
-        assert [*client.approved, *client.deeds] == [], "nobody has voted, nothing was done"
+        assert [*client.approved, *client.deeds] == [], "no votes yet, nothing was done"
         await until(pilot, lambda: proposal in line(pilot, "title"))
         await press(pilot, "escape")
         await until(pilot, lambda: f"proposed as {proposal}" in on_screen(pilot))
@@ -131,8 +131,8 @@ async def test_nothing_to_do_cannot_be_proposed_and_says_why() -> None:
     client = DraftingClient(calm, standing=UNCONFIGURED)
     async with shown(client, "draft D-1") as pilot:
         await arrived(pilot)
-        assert "○ nothing should be done" in on_screen(pilot)
-        assert "none is configured; the rules need none" in on_screen(pilot)
+        assert "○ no action needed" in on_screen(pilot)
+        assert "not configured; the rules work without one" in on_screen(pilot)
         assert "A propose" not in line(pilot, "footer")
         await press(pilot, "A", "m")
         assert "the rules ask for nothing to be done" in notes(pilot)
@@ -214,7 +214,7 @@ async def test_kept_drafts_are_listed_and_opened() -> None:
         await until(pilot, lambda: isinstance(page(pilot), DraftsPane) and "✓ ✗" in on_screen(pilot))
         await press(pilot, "enter")
         await arrived(pilot)
-        assert "✗ gave no draft (deadline): it gave no answer within 20 s" in on_screen(pilot)
+        assert "✗ no draft (deadline): it gave no answer within 20 s" in on_screen(pilot)
 
 
 @pytest.mark.thorough
@@ -245,14 +245,14 @@ async def test_from_a_question_to_the_vote_of_another_on_a_live_cell() -> None:
             await arrived(pilot)
             await until(pilot, lambda: page(pilot).detail.run.over)  # type: ignore[union-attr]
             text = on_screen(pilot)
-            assert "gave no draft (not_configured)" in text
+            assert "no draft (not_configured)" in text
             assert "1 workload of queue a waits" in text
             assert "enter picks one" in text
             await press(pilot, "enter")
             await until(pilot, lambda: (shown := page(pilot).detail) is not None and shown.run.id == "D-2")
             await until(pilot, lambda: page(pilot).detail.run.over)  # type: ignore[union-attr]
             text = on_screen(pilot)
-            assert "of others than you, once it is proposed" in text
+            assert "from others, once it is proposed" in text
             await press(pilot, "A")
             await until(pilot, lambda: isinstance(page(pilot), ProposalPane) and page(pilot).detail is not None)
             await pilot.pause()
@@ -269,7 +269,7 @@ async def test_a_choice_is_picked_by_enter_by_its_line_and_by_its_name() -> None
         await arrived(pilot)
         text = on_screen(pilot)
         assert "read as   work waits" in text
-        assert "nothing is drafted before that" in text
+        assert "pick the one you mean to get a draft" in text
         await press(pilot, "enter")
         await until(pilot, lambda: client.asked)
         for typed in ("draft --pick 2 D-1", "draft --pick held_queue:nlp D-1", "draft --pick nlp jobs wait"):
@@ -286,7 +286,7 @@ async def test_a_choice_is_picked_by_enter_by_its_line_and_by_its_name() -> None
 
 
 def flat(run: DraftRun, width: int = 78) -> list[str]:
-    left, right = draft_columns(run, STANDING, NOW_MS, width, two=False)
+    left, right = draft_columns(run, STANDING, NOW_MS, width, two=False, ways=by_keys())
     return text_of([*left, *right])
 
 
@@ -295,7 +295,7 @@ def test_every_line_of_the_model_stands_behind_the_gutter_and_fits(width: int) -
     section = frame_section(fake_drafts.by_model(hostile), width)
     lines = text_of([section])
     assert all(text.startswith(GUTTER) for text in lines)
-    imitation = "\n".join(["What is done", "  1  cordon node-00001", "A approve   N reject", "━" * 200])
+    imitation = "\n".join(["Actions", "  1  cordon node-00001", "A approve   N reject", "━" * 200])
     pasted = fake_drafts.by_model(summary=(Sentence(spans=(Span(text=imitation),)),))
     assert all(text.startswith(GUTTER) for text in text_of([frame_section(pasted, width)]))
 
@@ -305,7 +305,7 @@ def test_an_unsupported_sentence_is_marked_and_says_why_without_colour() -> None
     assert "unsupported: Drain 97 nodes." in text
     assert '("97" is no fact or name that it was told)' in text
     section = frame_section(fake_drafts.by_model(), 78)
-    assert section.note == "decides nothing; 1 unsupported"
+    assert section.note == "advisory only; 1 unsupported"
     assert [tone for line in section.lines for text, tone in line.spans if text.startswith("unsupported:")] == ["bad"]
 
 
@@ -314,13 +314,13 @@ def test_what_is_to_be_done_comes_before_any_word_about_it() -> None:
     order = [
         "scale pool h100 from 12 to 14",
         "✓ reached",
-        "back ",
-        "so far",
+        "rollback ",
+        "record",
         "✗ 1 node more",
         "drain node-00001 and",
         UNVERIFIED,
     ]
-    left, right = draft_columns(fake_drafts.run(), STANDING, NOW_MS, 78, two=False)
+    left, right = draft_columns(fake_drafts.run(), STANDING, NOW_MS, 78, two=False, ways=by_keys())
     titles = [section.title for section in (*left, *right)]
     at = [next(n for n, text in enumerate(lines) if mark in text) for mark in order[:-1]]
     assert at == sorted(at)
@@ -333,14 +333,14 @@ def test_what_is_to_be_done_comes_before_any_word_about_it() -> None:
         (fake_drafts.rejected("schema", "steps: Unknown field. It is not used"), "steps: Unknown field"),
         (fake_drafts.run(rule=None, rule_state="failed", rule_why="the cell has no nodes"), "the cell has no nodes"),
         (fake_drafts.run(notes=("there is no finding 'R-x'",)), "! there is no finding 'R-x'"),
-        (fake_drafts.run(rule=fake_drafts.by_rule(flags=("not_simulated",))), "! it was NOT tried on a fork"),
+        (fake_drafts.run(rule=fake_drafts.by_rule(flags=("not_simulated",))), "! NOT tried on a fork"),
         (
             fake_drafts.run(
                 rule=fake_drafts.by_rule(preview=msgspec.structs.replace(fake_gate.proposal(), note="T1 is frozen"))
             ),
             "would deny it: T1 is frozen",
         ),
-        (fake_drafts.run(rule=fake_drafts.new_runbook()), "✓ it lints clean; nobody has approved it"),
+        (fake_drafts.run(rule=fake_drafts.new_runbook()), "✓ no lint problems; not approved yet"),
     ],
 )  # fmt: skip
 def test_what_happened_is_said(drafted: DraftRun, told: str) -> None:
@@ -388,7 +388,7 @@ def test_reports_take_how_far_back_and_nothing_else() -> None:
     assert report_of("incident", "--llm")(NOW_MS) == DraftAsk(
         task="incident", model=True, since_ms=NOW_MS - 2 * 3_600_000
     )
-    with pytest.raises(SpecError, match="how far back"):
+    with pytest.raises(SpecError, match="takes a period"):
         report_of("handover", "4h 5h")
 
 

@@ -23,7 +23,7 @@ def test_a_queue_is_one_line_with_what_it_holds_deserves_and_owes() -> None:
     ("number", "told"),
     [
         (0, "wl-1 of research/train before wl-2 of prod: higher band, 500 and 400"),
-        (1, "one has waited so long that shares no longer count"),
+        (1, "it has waited so long that shares no longer count"),
         (2, "smaller share, 0% > 6.25% and 0% > 12%"),
         (3, "higher priority, 7 and 5"),
         (4, "it is older"),

@@ -60,7 +60,7 @@ def test_what_is_found_comes_with_the_command_that_proposes_it(
     shell: Shell, loop: EngineLoop, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert shell("recommend") == 0
-    assert "nothing found" in capsys.readouterr().out
+    assert "no suggestions" in capsys.readouterr().out
     forget_two(loop)
     assert shell("recommend") == 0
     out = capsys.readouterr().out
@@ -85,7 +85,7 @@ def test_an_explanation_has_all_it_rests_on(shell: Shell, loop: EngineLoop, caps
         "capacity out of use",
         "No suggestion if",
         "Do nothing",
-        "none of its kind has come due",
+        "no track record",
         "Before and after",
     ):
         assert told in out
@@ -103,7 +103,7 @@ def test_work_past_its_likes_is_for_its_owners_and_nothing_is_proposed(
     loop.call(lambda engine: engine.advance(engine.now_ms + 9 * HOUR_MS))
     assert shell("recommend") == 0
     out = capsys.readouterr().out
-    assert "notify those who look after train-late" in " ".join(out.split())
+    assert "notify the owners of train-late" in " ".join(out.split())
     assert "   muster" not in out
 
 
@@ -119,7 +119,7 @@ def test_a_rejected_one_is_set_aside_with_who_and_why(
     capsys.readouterr()
     assert shell("recommend") == 0
     out = capsys.readouterr().out
-    assert "nothing found" in out
+    assert "no suggestions" in out
     assert "because firmware update" in " ".join(out.split())
     loop.call(lambda engine: engine.command(Cordon(ids=("g0",))))
     loop.call(lambda engine: engine.advance(engine.now_ms + 2 * HOUR_MS))
@@ -156,7 +156,7 @@ async def test_a_person_proposes_and_rejects_on_the_page(loop: EngineLoop) -> No
         await until(pilot, lambda: loop.engine.node("c0").state == "ready")
         await until(pilot, lambda: app.context().screen == "proposal")
         await press(pilot, "escape")
-        await until(pilot, lambda: "Followed up" in page(pilot))
+        await until(pilot, lambda: "Outcomes" in page(pilot))
 
 
 async def test_on_a_narrow_screen_the_explanation_takes_the_place_of_the_list(loop: EngineLoop) -> None:

@@ -112,7 +112,7 @@ def test_the_same_submission_again_changes_nothing_and_another_by_its_id_is_refu
     world.submit("j")
     world.turn()
     assert (world.fleet.journal.counts(), len(world.where("j"))) == ({"routed": 1}, 1)
-    with pytest.raises(RefusedError, match="'j' is there already, as another workload"):
+    with pytest.raises(RefusedError, match="'j' already exists, as another workload"):
         world.submit("j", gpus=2)
 
 

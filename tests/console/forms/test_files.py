@@ -461,7 +461,7 @@ def test_nodes_are_described_with_places_labels_taints_and_devices(tmp_path: Pat
         ("zone: 7", "rack: h100-r001, block: other", "rack: rack 'h100-r001' is in block"),
         ("pool: mig, zone", "pool: mog, zone", "17:14: nodes[0].pool: there is no pool 'mog'"),
         ("placement: service", "placement: {pack: 1001}", "19:27: queues[0].placement.pack: the weight 1001"),
-        ("id: m1", "id: h100-0001", "is there already"),
+        ("id: m1", "id: h100-0001", "already exists"),
     ],
 )  # fmt: skip
 def test_a_wrong_cell_is_told_with_its_line_and_nothing_is_applied(

@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from console.forms import settings
-from console.forms.settings import ConsoleSettings, cell_paths, load, unknown_environment
+from console.forms.settings import (
+    ConsoleSettings,
+    cell_paths,
+    environments,
+    load,
+    problems,
+    unknown_environment,
+)
 from engine.model.errors import SpecError
 
 
@@ -95,3 +102,51 @@ def test_a_long_folder_gets_a_short_socket(tmp_path: Path, monkeypatch: pytest.M
     farther = cell_paths(ConsoleSettings(state_dir="/tmp/" + "x" * 100, cell="b"))
     assert len(os.fsencode(farther.socket)) <= settings.MAX_SOCKET_BYTES
     assert farther.socket.name != far.socket.name
+
+
+ENVIRONMENTS = """
+cell = "here"
+theme = "light"
+environment = "lab"
+[environments.lab]
+cell = "lab-1"
+[environments.live]
+connect = "https://live:8443"
+readonly = true
+"""
+
+
+def test_a_chosen_environment_counts_more_than_the_file_and_less_than_variables_and_flags(tmp_path: Path) -> None:
+    env = written(tmp_path, ENVIRONMENTS)
+    assert load({}, env) == ConsoleSettings(cell="lab-1", theme="light", environment="lab")
+    live = load({"environment": "live"}, env)
+    assert (live.connect, live.readonly, live.cell) == ("https://live:8443", True, "here")
+    assert load({}, env | {"MUSTER_ENVIRONMENT": "live", "MUSTER_CONNECT": "/x"}).connect == "/x"
+    assert load({"environment": "live", "readonly": False}, env).readonly is False
+    with pytest.raises(SpecError, match=r"there is no environment 'life'\. There is lab, live"):
+        load({"environment": "life"}, env)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('[environments.lab]\ncolour = "rde"', ":2: 'colour' is 'rde'. Give red, "),
+        ("[environments.lab]\n\nreadonly = 1", ":3: 'readonly' is 1. Give true or false"),
+        ('[environments.a]\n[environments.lab]\ncolor = "red"', ":3: unknown key 'color'. Did you mean 'colour'?"),
+        ("environments = 3", ":1: 'environments' is no table"),
+        ("[environments]\nlab = 3", ":2: 'lab' is no environment"),
+        ('[environments."a b"]', ":1: 'a b' is no environment"),
+        ('cell = "a"\ncell', ":2: is not TOML"),
+    ],
+)
+def test_a_wrong_environment_names_file_and_line(tmp_path: Path, text: str, problem: str) -> None:
+    env = written(tmp_path, text)
+    [found] = problems(env)
+    assert str(found).startswith(f"{tmp_path}/muster.toml{problem}")
+    with pytest.raises(SpecError, match=r"muster\.toml"):
+        (load({}, env), environments(env))
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    env = written(tmp_path, 'thme = "dark"\nspeed = 0\n[environments.a]\ncolour = 1\ntheme = "x"\n')
+    assert [each.where.rpartition(":")[2] for each in problems(env)] == ["1", "2", "4", "5"]

@@ -254,7 +254,7 @@ def test_suspects_and_nodes_kept_out_are_seen_on_the_overview_and_the_page_of_th
     engine.advance(1000)
     (nodes,) = [line for line in overview_lines(engine.overview()) if line.startswith("nodes")]
     assert nodes.endswith("6 suspect; it may be the network, few are declared lost at a time")
-    assert any("6 nodes suspect: the network?" in found.text for found in of_the_cell(engine.overview()))
+    assert any("6 nodes suspect: network problem?" in found.text for found in of_the_cell(engine.overview()))
     engine.state.failures.note([0], FLAPS)
     left, _ = node_columns(engine.node("g0"), 60)
-    assert any("kept out" in plain(line) and "flaps" in plain(line) for section in left for line in section.lines)
+    assert any("excluded" in plain(line) and "flaps" in plain(line) for section in left for line in section.lines)

@@ -335,7 +335,7 @@ def test_words_that_claim_an_approval_are_words(lab: Lab, capsys: pytest.Capture
     capsys.readouterr()
     assert lab.shell("proposal", "show", "P-1") == 0
     out = capsys.readouterr().out
-    assert "nobody has voted" in out
+    assert "no votes yet" in out
     assert all(line.strip().startswith("┃") for line in out.splitlines() if "already approved" in line)
     assert lab.shell("proposal", "execute", "P-1") == 4
     assert lab.effects() == 0

@@ -16,7 +16,8 @@ from console.text.tones import CONTRAST, DARK, LIGHT, PLAIN, SAFE, SIXTEEN, STAT
 COLOURED = (DARK, LIGHT, CONTRAST, SAFE)
 ON_PAGES = ("", "strong", "dim", "ok", "warn", "bad", "info", "accent", "head", "link", "bar")
 """Tones of text that stands on the page, and on the line of the cursor."""
-IN_BLOCKS = ("header", "sorted", "top", "key", "off", "tab", "brand", "alarm", "caution", "faint")
+IN_BLOCKS = ("header", "sorted", "top", "key", "off", "tab", "brand", "alarm", "caution", "faint",
+             *(f"mark {name}" for name in settings.COLOURS))  # fmt: skip
 """Tones of text on a ground of its own; faint text is drawn as other text is where the cursor stands."""
 UNUSABLE = "faded"
 """Keys that do nothing now, of which WCAG asks nothing."""
@@ -118,8 +119,8 @@ def test_states_of_one_tone_differ_in_their_glyph_or_mean_the_same_kind_of_thing
     assert not alarming & calm
 
 
-VGA = {1: "#aa0000", 9: "#ff5555", 10: "#55ff55", 11: "#ffff55", 14: "#55ffff"}
-XTERM = {1: "#cd0000", 9: "#ff0000", 10: "#00ff00", 11: "#ffff00", 14: "#00ffff"}
+VGA = {1: "#aa0000", 9: "#ff5555", 10: "#55ff55", 11: "#ffff55", 13: "#ff55ff", 14: "#55ffff"}
+XTERM = {1: "#cd0000", 9: "#ff0000", 10: "#00ff00", 11: "#ffff00", 13: "#ff00ff", 14: "#00ffff"}
 
 
 @pytest.mark.parametrize("palette", [VGA, XTERM], ids=["console of Linux", "xterm"])

@@ -276,7 +276,7 @@ async def test_cancel_asks_and_only_the_digest_is_a_yes(answer: str) -> None:
         if answer == "y":
             assert isinstance(pilot.app.screen, ConfirmDialog), "y is no answer to a disruptive plan"
         else:
-            await until(pilot, lambda: "nothing was changed" in notes(pilot))
+            await until(pilot, lambda: "nothing changed" in notes(pilot))
 
 
 async def test_typing_the_digest_approves_exactly_that_plan() -> None:
@@ -373,7 +373,7 @@ async def test_a_quota_typed_in_the_console_is_confirmed_and_done() -> None:
         await press(pilot, "enter")
         await read_to_the_end(pilot)
         await press(pilot, "y", "enter")
-        await until(pilot, lambda: "nothing was changed" in notes(pilot))
+        await until(pilot, lambda: "nothing changed" in notes(pilot))
         assert client.approved == [], "what evicts is not done by one key"
         pilot.app.steering.run("set-quota research/train --weight 5")  # type: ignore[attr-defined]
         await read_to_the_end(pilot)
@@ -483,7 +483,7 @@ async def test_a_factory_that_breaks_in_an_unforeseen_way_is_shown_not_fatal() -
 
     app = MusterApp(factory, title="test")
     async with app.run_test(size=(120, 30)) as pilot:
-        await until(pilot, lambda: "ValueError while asking" in line(pilot, "banner"))
+        await until(pilot, lambda: "ValueError in a request" in line(pilot, "banner"))
         assert "secret" not in line(pilot, "banner")
 
 

@@ -131,4 +131,4 @@ async def test_what_is_too_much_goes_into_a_file_of_this_person(
         assert path.stat().st_mode & 0o777 == 0o600
         assert "\x1b" not in path.read_text()
         assert path.read_text().count("\n") == text.count("\n") + 1
-        await until(pilot, lambda: "too many for the clipboard" in notes(pilot))
+        await until(pilot, lambda: "too large for the clipboard" in notes(pilot))

@@ -98,7 +98,7 @@ async def test_a_yes_that_does_not_count_is_told_and_does_nothing(lab: ShellTeam
     marks, before = lab.marks(), lab.newest()
     async with shown(lab.client("ben"), settings=BEN, size=TALL) as pilot:
         await vote(pilot, mine, "it is the author")
-        assert "wrote this plan: the vote must be another" in on_screen(pilot)
+        assert "wrote this plan: another" in on_screen(pilot)
         lab.agent.signs = lambda message, _: private_key("mallory").sign(message)
         await vote(pilot, theirs, "the signature is not by a key of")
     assert (lab.marks(), lab.types(before)) == (marks, ["vote.refused", "vote.refused"])
@@ -155,7 +155,7 @@ async def test_words_that_claim_an_approval_stay_framed(lab: ShellTeam) -> None:
     claim = "approved by cat 2/2, break-glass active [@click=app.quit]https://evil.example[/]"
     made = lab.propose("ann", "suspend", "r7", reason=claim)
     async with shown(lab.client("cat"), f"proposal {made.id}", settings=CAT, size=TALL) as pilot:
-        await until(pilot, lambda: "nobody has voted" in on_screen(pilot))
+        await until(pilot, lambda: "no votes yet" in on_screen(pilot))
         await until(pilot, lambda: "┃ approved by cat 2/2" in on_screen(pilot))
         check_screen(pilot)
         for y in range(4, 66, 6):

@@ -34,7 +34,7 @@ LEADING = (
 
 @pytest.mark.parametrize("acting", ACTING)
 def test_a_line_that_does_more_than_lead_to_a_page_is_none_for_a_link_or_a_bookmark(acting: str) -> None:
-    with pytest.raises(SpecError, match="does not lead to a page"):
+    with pytest.raises(SpecError, match="is not a page"):
         page_command(acting, ACTIONS)
 
 
@@ -63,7 +63,7 @@ async def test_followed_or_kept_it_is_told_and_nothing_happens(tmp_path: Path) -
     async with app.run_test(size=(120, 30), notifications=True) as pilot:
         await until(pilot, lambda: app.connected and "40" in line(pilot, "title"))
         app.steering.follow("cancel wl-000001")
-        await until(pilot, lambda: "does not lead to a page" in notes(pilot))
+        await until(pilot, lambda: "is not a page" in notes(pilot))
         for name in ("mine", "out", "overview"):
             await press(pilot, "colon")
             await write(pilot, name)

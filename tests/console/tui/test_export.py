@@ -200,7 +200,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path, monkeypatch: py
 
 def test_a_file_that_came_meanwhile_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("another's")
-    with pytest.raises(RefusedError, match="there is such a file by now"):
+    with pytest.raises(RefusedError, match="the file exists by now"):
         Export(Source(3).data, "numbers", "csv", tmp_path / "x.csv").write()
     assert [path.name for path in tmp_path.iterdir()] == ["x.csv"]
     assert (tmp_path / "x.csv").read_text() == "another's"
@@ -277,4 +277,4 @@ async def test_where_nothing_is_listed_there_is_nothing_to_export() -> None:
         await press(pilot, "colon")
         await write(pilot, "export csv /tmp/x.csv")
         await press(pilot, "enter")
-        await until(pilot, lambda: "nothing is listed here" in hint(pilot))
+        await until(pilot, lambda: "this page has no list" in hint(pilot))

@@ -214,7 +214,7 @@ async def test_the_palette_reads_no_markup(monkeypatch: pytest.MonkeyPatch) -> N
         hostile = dataclasses.replace(
             app.actions["cancel"], title=PAYLOADS["H01-click"], commands=(PAYLOADS["H01-link-markup"],)
         )
-        monkeypatch.setattr("console.tui.dialog_frames.ACTIONS", (hostile,))
+        monkeypatch.setattr(app, "registry", (hostile,))
         await pilot.press("ctrl+p")
         await until(pilot, lambda: isinstance(app.screen, CommandPalette))
         await pilot.press("V", "i", "e", "w")

@@ -135,7 +135,7 @@ async def test_views_are_gone_through_with_their_place() -> None:
         assert here(pilot).table.scroll_offset.y == top
         assert pilot.app.focused is here(pilot).table
         await press(pilot, "left_square_bracket")
-        assert "where you began" in notes(pilot)
+        assert "the first page" in notes(pilot)
         await press(pilot, "right_square_bracket")
         await until(pilot, at(pilot, f"workloads › {row}"))
 
@@ -211,7 +211,7 @@ async def test_what_is_no_id_either_is_told_and_the_line_stays() -> None:
         await press(pilot, "colon")
         await write(pilot, "wl-99999999")
         await press(pilot, "enter")
-        await until(pilot, lambda: "nothing is called 'wl-99999999'" in hint(pilot))
+        await until(pilot, lambda: "nothing is named 'wl-99999999'" in hint(pilot))
         assert pilot.app.bars.bar._input.value == "wl-99999999"  # type: ignore[attr-defined]
 
 
@@ -254,7 +254,7 @@ async def test_bookmarks_are_kept_listed_gone_to_and_taken_away(tmp_path: Path) 
         await press(pilot, "enter")
         await until(pilot, lambda: "100 of 500" in line(pilot, "title"))
         app.steering.run("forget mine")
-        await until(pilot, lambda: "bookmark mine is gone" in notes(pilot))
+        await until(pilot, lambda: "bookmark mine removed" in notes(pilot))
     assert SessionState(tmp_path).recall("bookmarks") == {"stuck": "workloads state:queued sort:-gpu"}
 
 
@@ -265,8 +265,8 @@ async def test_bookmarks_are_kept_listed_gone_to_and_taken_away(tmp_path: Path) 
         *(
             pytest.param(*each, marks=pytest.mark.thorough)
             for each in (
-                ("bookmark a = wizardry", "there is no command"), ("bookmark a = cancel wl-1", "does not lead"),
-                ("bookmark a =", "no line behind"),
+                ("bookmark a = wizardry", "there is no command"), ("bookmark a = cancel wl-1", "is not a page"),
+                ("bookmark a =", "no line after"),
                 ("bookmark a b", "is no name"), ("forget nothing", "no bookmark"),
             )
         ),

@@ -162,5 +162,5 @@ async def test_a_page_that_lost_its_engine_says_no_more_when_there_is_room_for_m
         assert [words for words in said_empty(pilot) if words not in known] == []
         if page == "overview":
             shown = "\n".join(body(pilot))
-            assert "Waits longest" in shown
+            assert "Longest waits" in shown
             assert shown.count("loading …") >= 2, "neither work nor events were asked for at that width"

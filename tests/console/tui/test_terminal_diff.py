@@ -109,7 +109,7 @@ def test_after_something_else_was_written_nothing_is_taken_for_granted() -> None
     assert diff.passed_on("\x1b[?1049h") == "\x1b[?1049h"
     assert "here" in diff.passed_on(row)
     erased = "\x1b[1;1H\x1b[2Jgone\x1b[1;1H"
-    assert diff.passed_on(erased) == erased, "what is not understood passes as it is"
+    assert diff.passed_on(erased) == erased, "what is not a filter passes as it is"
     assert "here" in diff.passed_on(row)
 
 

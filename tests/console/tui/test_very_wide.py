@@ -28,7 +28,7 @@ def test_work_nodes_and_news_share_the_height() -> None:
     told = RecentColumn((WAITS,) * 12, 40, (LOST,) * 8, 9)
     for height in (12, 24, 40, 60):
         sections = third_column(told, events(100), 60, height)
-        assert [each.title for each in sections] == ["Waits longest", "Down or silent", "Just happened"]
+        assert [each.title for each in sections] == ["Longest waits", "Down or silent", "Recent events"]
         assert height < 20 or sum(len(each.lines) + 2 for each in sections) - 1 <= height
         assert all(sum(len(text) for text, _ in line.spans) <= 60 for each in sections for line in each.lines)
     assert "2h" in words(sections)
@@ -38,8 +38,8 @@ def test_work_nodes_and_news_share_the_height() -> None:
 
 
 def test_nothing_to_tell_is_said() -> None:
-    assert "nothing waits" in words(third_column(RecentColumn(), [], 60, 40))
-    assert "nothing yet" in words(third_column(RecentColumn(), [], 60, 40))
+    assert "nothing is waiting" in words(third_column(RecentColumn(), [], 60, 40))
+    assert "no events yet" in words(third_column(RecentColumn(), [], 60, 40))
 
 
 def test_three_columns_are_as_low_as_can_be_and_keep_the_order() -> None:

@@ -26,12 +26,12 @@ def pressed(state: str, me: str = BOB, *, read: bool = True, word: bool = False,
 
 def test_every_state_says_what_to_press_or_for_what_it_waits() -> None:
     assert pressed("awaiting") == "A approves, N rejects"
-    assert "read to the end" in pressed("awaiting", read=False)
-    assert pressed("awaiting", ALICE) == "waits for 1 vote of others"
-    assert pressed("paused") == "R goes on, U takes it back"
-    assert pressed("paused", word=True).startswith("C says go")
+    assert "scroll to the end" in pressed("awaiting", read=False)
+    assert pressed("awaiting", ALICE) == "waiting for 1 vote from others"
+    assert pressed("paused") == "R resumes, U rolls it back"
+    assert pressed("paused", word=True).startswith("C confirms")
     assert pressed("paused", unverified=True).startswith("K accepts")
-    assert pressed("verified").endswith("U takes it back")
+    assert pressed("verified").endswith("U rolls it back")
     assert pressed("stale").startswith("V ")
     assert pressed("executing") == "step 1 of 2, cordon: waiting"
 
@@ -41,10 +41,10 @@ def test_an_answer_to_what_has_moved_is_told_who_was_first_and_when() -> None:
     assert what_moved(shown, shown, ("awaiting",)) == ""
     done = msgspec.structs.replace(shown, state="verified", votes=voted()[:1])
     assert what_moved(shown, done, ("awaiting",)) == (
-        "P-1 is verified, approved by bob at 12:00:00 UTC: nothing is left to answer"
+        "P-1 is verified, approved by bob at 12:00:00 UTC: no answer is needed any more"
     )
     other = msgspec.structs.replace(shown, digest="00" * 32)
-    assert "another plan now" in what_moved(shown, other, ("awaiting",))
+    assert "has a new plan" in what_moved(shown, other, ("awaiting",))
     assert new_votes(shown, done) == "bob voted yes just now"
 
 
@@ -53,7 +53,7 @@ def test_what_strangers_wrote_is_no_markup_in_a_report() -> None:
     said = Sentence(spans=(Span(text=hostile),))
     draft = Draft(drafter="rule", task="handover", summary=(said,), parts=(Part(heading="Open", sentences=()),))
     text = markdown(DraftRun(id="D-1", serial=1, ask=DraftAsk(task="handover"), asked_ms=NOW_MS, rule=draft))
-    assert text.startswith("# Hand-over of the shift\n")
+    assert text.startswith("# Shift handover\n")
     assert "\x1b" not in text
     assert "<script>" not in text.replace("\\<script\\>", "")
     assert text.count("\n# ") == 0, "no line of it begins a heading"
@@ -64,7 +64,7 @@ def test_what_strangers_wrote_is_no_markup_in_a_report() -> None:
 def test_what_loosens_a_policy_is_marked_and_what_waits_comes_first() -> None:
     view = fake_policy.view(untouched, ())
     left, _ = policy_columns(view, NOW_MS, 80)
-    assert left[0].title == "Waits for votes: version 2"
+    assert left[0].title == "Waiting for votes: version 2"
     change = msgspec.structs.replace(view.candidates[0].changes[0], loosens=True)
     loose = msgspec.structs.replace(view.candidates[0], changes=(change,))
     left, _ = policy_columns(msgspec.structs.replace(view, candidates=(loose,)), NOW_MS, 80)

@@ -25,7 +25,7 @@ from tests.console import fake_gate
 from tests.console.fake_client import NOW_MS, FakeClient
 
 WIDTH = 78
-BESIDE = {"Related", "Said of it", "Processes"}
+BESIDE = {"Related", "Log", "Processes"}
 """Sections of the page that lead elsewhere, or that it looks up beside the workload."""
 FACT = re.compile(r"^([a-z][a-z ]{1,11}?)\s{1,}\S")
 

@@ -129,7 +129,7 @@ def test_a_figure_from_too_few_runs_is_its_range_and_no_change_is_called_better(
     assert (few.runs, few.p10, few.p50, few.p90) == (2, None, None, None)
     assert change(figure(few, "lower")) == ("-3m..-1m", "")
     lines = outlook_lines(outlook(seeds=2, figures=(figure(few, "lower"),)))
-    assert "too few for quantiles: least..most of 2 runs" in lines[1]
+    assert "too few for quantiles: min..max of 2 runs" in lines[1]
 
 
 def test_when_a_workload_starts_and_what_decides_it() -> None:
@@ -144,7 +144,7 @@ def test_when_a_workload_starts_and_what_decides_it() -> None:
     lines = eta_lines(found)
     assert "\x1b" not in "".join(lines)
     assert "2h (1h..3h)" in lines[1]
-    assert "not before  1h: that early only if nothing new arrives" in lines
+    assert "not before  1hif nothing new arrives" in lines
     assert any("train-1 ends, in 1h (in 75% of the seeds)" in line for line in lines)
 
 
@@ -161,7 +161,7 @@ def test_a_dry_run_says_now_or_when_who_and_what() -> None:
     text = "\n".join(dry_run_lines(view))
     assert "$12.34" in text
     assert "8 GPU more are needed" in text
-    assert "would stop at once: a, b" in text
+    assert "would preempt now: a, b" in text
     assert text.splitlines()[-1].startswith("nothing was submitted")
 
 
@@ -170,7 +170,7 @@ def test_scores_are_shown_as_shares_and_errors() -> None:
                   median_error_ms=4 * MINUTE)  # fmt: skip
     lines = score_lines(ScoreReport(version=1, now_ms=NOW, stored=50, open=10, scores=(score,)))
     assert lines[-1].split() == ["all", "40", "82.5%", "7.5%", "10.0%", "4m"]
-    assert score_lines(ScoreReport(version=1, now_ms=NOW, stored=0, open=0, scores=()))[-1] == "none can be scored yet"
+    assert score_lines(ScoreReport(version=1, now_ms=NOW, stored=0, open=0, scores=()))[-1] == "no scores yet"
 
 
 def test_two_runs_are_set_beside_each_other() -> None:

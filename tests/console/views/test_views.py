@@ -170,7 +170,7 @@ def test_the_workload_page_shows_how_it_was_allowed_to_start_and_what_limits_it(
         "stopping   writes a checkpoint, to make room for wl-000009",
     ):
         assert text in told
-    assert any("failed    until it is finished, which cannot be" in line for line in lines(right))
+    assert any("failed    until it is finished, which can never happen" in line for line in lines(right))
     assert any("array      sweep" in line for line in lines(right))
     assert any("2026-03-01 13:00:00 UTC" in line for line in lines(left))
     assert not any("\x1b" in line for line in lines(left + right))

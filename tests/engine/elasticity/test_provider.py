@@ -149,7 +149,7 @@ def test_reports_that_come_twice_change_nothing_more() -> None:
         ({"pool": "b"}, "it is of pool b, not a"),
         ({"zone": "z9"}, "it is in zone z9, not -"),
         ({"region": "mars"}, "it is in region mars"),
-        ({"name": "there"}, "a node of that name is there already"),
+        ({"name": "there"}, "a node of that name already exists"),
         ({"name": "\x1b[2J"}, "its name is not a valid id"),
     ],
 )

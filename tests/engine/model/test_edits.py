@@ -202,7 +202,7 @@ def test_what_the_cell_has_may_be_edited(engine: Engine, text: str) -> None:
         ("migrate waits to cpu", "'waits' does not run: it is queued"),
         ("migrate runs to g2,g99", "there is no node 'g99'"),
         ("drain g0 at +25h", "its time lies beyond the horizon"),
-        (f"submit {SPEC.replace('new', 'waits')}", "workload 'waits' is there already"),
+        (f"submit {SPEC.replace('new', 'waits')}", "workload 'waits' already exists"),
         (f"submit {SPEC.replace('1000', '-1')}", "-1"),
     ],
 )

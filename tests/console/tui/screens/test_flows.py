@@ -1,4 +1,4 @@
-"""Whole flows of people at the console, over a real engine: from what is seen to what is done and seen to work."""
+"""Whole flows of people at the console, over a real engine: from what is seen to what is verified."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_from_the_overview_to_why_a_gang_waits_and_what_would_let_it_start
             await until(pilot, lambda: "starts" in on_screen(pilot).lower())
 
 
-# --- from a suggestion to what is done and seen to work, and back
+# --- from a suggestion to what is verified, and back
 
 
 @contextmanager
@@ -116,7 +116,7 @@ async def test_a_suggestion_is_proposed_approved_executed_and_verified_in_three_
             assert "idle sibling quota" in on_screen(pilot), "the evidence is behind the plan"
             await press(pilot, "y")
             await until(pilot, lambda: here(pilot, ProposalPane))
-            await until(pilot, lambda: "done and seen to work: U takes it back" in line(pilot, "title"))
+            await until(pilot, lambda: "verified: U rolls it back" in line(pilot, "title"))
             assert "roll back" in line(pilot, "footer")
             await until(pilot, lambda: client.workload("agents-0002").state in ("placed", "running"))
             dialog = await decide(pilot, "U")
@@ -126,7 +126,7 @@ async def test_a_suggestion_is_proposed_approved_executed_and_verified_in_three_
             assert "runs on above the quota" in shown_now
             dialog._input.value = "robotics begins today"
             await press(pilot, "enter", "y")
-            await until(pilot, lambda: "it was taken back" in line(pilot, "title"))
+            await until(pilot, lambda: "rolled back" in line(pilot, "title"))
             await press(pilot, "escape")
             assert here(pilot, RecommendationsPane)
         assert client.queue(AGENTS).spec.borrowing_limit == {"gpu_milli": 0}
@@ -195,7 +195,7 @@ async def test_of_two_who_decide_at_once_the_second_is_told_who_was_first_and_no
             assert isinstance(second.app.screen, DecideDialog), "no answer is taken any more"
             await press(second, "escape")
             await until(second, lambda: "✓ yes      bob" in on_screen(second))
-            await until(second, lambda: "done and seen to work" in line(second, "title"))
+            await until(second, lambda: "verified" in line(second, "title"))
             await press(second, "A")
             assert "only awaiting ones can be approved" in notes(second)
         assert [vote.subject for vote in made.base.proposal("P-1").votes] == ["person:bob"]
@@ -250,7 +250,9 @@ async def test_the_glass_is_broken_and_another_person_closes_the_review(keyed: t
 async def test_a_freeze_is_set_and_ended_from_the_console() -> None:
     with cell(ALICE, BOB, DAVE) as made:
         async with shown(made.of(DAVE), "policy", size=(120, 50)) as pilot:
-            await until(pilot, lambda: here(pilot, PolicyPane) and "none: plans run at any time" in on_screen(pilot))
+            await until(
+                pilot, lambda: here(pilot, PolicyPane) and "none: plans may run at any time" in on_screen(pilot)
+            )
             pilot.app.steering.run("freeze launch --for 2h --tier T2 --reason 'no drains'")  # type: ignore[attr-defined]
             await until(pilot, lambda: "1 freeze holds now" in line(pilot, "title"))
             assert made.base.freezes()[0].spec.tier == "T2"
@@ -268,7 +270,7 @@ async def test_a_policy_that_waits_is_read_and_put_in_force_by_who_is_alone() ->
         candidate = client.propose_policy(PolicyChange(built_in="team"))
         async with shown(client, "policy", size=(120, 50)) as pilot:
             await until(pilot, lambda: "1 waits for votes" in line(pilot, "title"))
-            assert "Waits for votes: version" in on_screen(pilot)
+            assert "Waiting for votes: version" in on_screen(pilot)
             await decide(pilot, "A")
             await press(pilot, "y", *candidate.digest[:DIGEST_TYPED])
             await until(pilot, lambda: client.policy().mode == "team")
@@ -314,7 +316,7 @@ async def test_an_engine_that_is_lost_during_an_approval_loses_and_doubles_nothi
                 dialog = await decide(pilot, "A")
                 await press(pilot, "r")
                 dialog._input.value = "heard it too"
-            await until(pilot, lambda: "no answer from the engine: nothing is sent now" in on_screen(pilot), 15)
+            await until(pilot, lambda: "no answer from the engine: nothing is sent" in on_screen(pilot), 15)
             await press(pilot, "enter")
             assert pilot.app.screen is dialog
             async with served(loop, gate, path):
@@ -322,7 +324,7 @@ async def test_an_engine_that_is_lost_during_an_approval_loses_and_doubles_nothi
                 assert dialog._input.value == "heard it too"
                 await press(pilot, "enter", "y")
                 await until(pilot, lambda: base.proposal(proposed.id).state == "verified", 15)
-                await until(pilot, lambda: "done and seen to work" in line(pilot, "title"), 15)
+                await until(pilot, lambda: "verified" in line(pilot, "title"), 15)
         for client in made:
             client.close()
         assert [vote.comment for vote in base.proposal(proposed.id).votes] == ["heard it too"]
@@ -343,8 +345,8 @@ async def test_a_vote_whose_answer_was_lost_is_said_to_be_unknown_and_counts_onc
             await until(pilot, lambda: page(pilot).seen_to_the_end)
             await decide(pilot, "A")
             await press(pilot, "y")
-            await until(pilot, lambda: "asking again cannot do it twice" in notes(pilot))
-            await until(pilot, lambda: "done and seen to work" in line(pilot, "title"))
+            await until(pilot, lambda: "trying again cannot do it twice" in notes(pilot))
+            await until(pilot, lambda: "verified" in line(pilot, "title"))
             await press(pilot, "A")
             assert "only awaiting ones can be approved" in notes(pilot)
         assert len(client.proposal("P-1").votes) == 1

@@ -81,7 +81,7 @@ def test_it_says_when_the_forecast_rises_above_what_there_is_and_what_to_do() ->
     left, _ = pages(known(), found(), Wait(), 70, read_only=False)
     told = text(left)
     nodes = -(-short.peak // 8_000)
-    assert f"that takes {nodes} nodes; there are 8, of which 9 may be" in told
+    assert f"needs {nodes} nodes (limit 9); 8 now" in told
     links = [line.link for section in left for line in section.lines if line.link]
     assert f"compose:whatif resize h100 {nodes}" in links
     assert any(link.startswith("compose:set-targets h100 +") for link in links)
@@ -93,7 +93,7 @@ def test_enough_is_said_to_be_enough_and_too_little_history_to_be_too_little() -
     left, _ = pages(known(there_is=10_000_000), found(), Wait(), 70, read_only=False)
     assert "p90 stays within the capacity" in text(left)
     left, _ = pages(known(there_is=10), found(basis="too short"), Wait(), 70, read_only=False)
-    assert "too little was measured" in text(left)
+    assert "not enough history" in text(left)
     assert "set-targets" not in text(left)
 
 
@@ -126,7 +126,7 @@ async def test_another_subject_is_chosen_on_the_page_and_kept_as_its_place() -> 
     client = FakeClient()
     async with console(client, start="overview", size=(140, 40)) as pilot:
         await press(pilot, "8")
-        await until(pilot, lambda: "░" in shown(pilot) and "Of what" in shown(pilot))
+        await until(pilot, lambda: "░" in shown(pilot) and "Subject" in shown(pilot))
         assert page(pilot).as_of is not None
         await press(pilot, "right")
         view = page(pilot)._right
@@ -164,7 +164,7 @@ async def test_escape_stops_waiting_and_r_asks_again() -> None:
             await until(pilot, lambda: "esc stops" in line(pilot, "title"))
             assert "─" in shown(pilot), "what was measured does not wait"
             await press(pilot, "escape")
-            await until(pilot, lambda: "stopped, r asks again" in shown(pilot))
+            await until(pilot, lambda: "stopped, r starts again" in shown(pilot))
             assert page(pilot).NAME == "forecast", "the first Back stops, the next leaves"
             client.gate.set()
             await press(pilot, "r")

@@ -33,34 +33,34 @@ def test_it_says_what_was_wanted_what_slurm_shows_and_what_can_be_done(width: in
     told = " ".join(text_of(width).replace("┊", "").split())
     for part in (
         "submit evaluate", "in doubt", "job 4690", "carries its token", "without slurmdbd",
-        "that does not show whether it happened", "so it may have forgotten it", "muster slurm retry i17",
-        "carries it again under the same token", "settle i17 undone", "the name of the workload is free again",
+        "this does not show whether it was done", "so it may have lost it", "muster slurm retry i17",
+        "sends it again with the same token", "settle i17 undone", "the name of the workload is free again",
     ):  # fmt: skip
         assert part in told
 
 
 def test_a_cluster_that_is_away_and_words_of_strangers() -> None:
     look = FarLook(at_ms=NOW_MS, error="nobody answers at \x1b]0;x\x07 10.0.0.1")
-    assert "cannot be asked: nobody answers at" in text_of(58, far=look)
-    assert "was not told where the cluster is" in text_of(58, far=None)
+    assert "does not answer: nobody answers at" in text_of(58, far=look)
+    assert "no address of the cluster" in text_of(58, far=None)
     hostile = FarLook(at_ms=NOW_MS, lines=("job 7: \x1b[2Jx [red]",), shows="done", since_ms=1, since_by="statistics")
     told = text_of(58, far=hostile)
     assert "\x1b" not in told
-    assert "so it is done, as Slurm shows it" in told
+    assert "Slurm shows that it was done" in told
     assert "not restarted since" in told.replace("\n", " ")
     strange = "\x1b[2J\u202e[red]"
     view = replace(fake_far.intent(3).view, text=strange, subjects=(strange,), token=strange, phase=strange)
     others = {"proposal": strange, "by": strange, "agreed": (strange,), "wants": (strange,), "view": view}
     told = "\n".join(detail_lines(replace(fake_far.intent(3), **others)))
     assert not {"\x1b", "\u202e"} & set(told)
-    assert "It waits for a person" not in text_of(58, view=replace(fake_far.intent(17).view, phase="done"))
+    assert "Needs a person" not in text_of(58, view=replace(fake_far.intent(17).view, phase="done"))
 
 
 def test_an_act_is_told_with_who_asked_and_agreed() -> None:
     told = "\n".join(detail_lines(fake_far.intent(3)))
     assert "by alice" in told
-    assert "P-1, agreed to by bob" in told
-    assert "proposes the same act anew" in told
+    assert "P-1, approved by bob" in told
+    assert "proposes the same action again" in told
 
 
 @pytest.mark.usefixtures("quick")
@@ -104,7 +104,7 @@ def test_the_shell_shows_retries_and_settles(
     monkeypatch.setattr(client, "close", lambda: None, raising=False)
     monkeypatch.setattr("console.commands.slurm.connect", lambda _arguments: client)
     assert run(["slurm", "intents", "i17"]) == 1
-    assert "that does not show whether it happened" in capsys.readouterr().out
+    assert "this does not show whether it was done" in capsys.readouterr().out
     assert run(["slurm", "intents", "17", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["view"]["phase"] == "in doubt"
     assert run(["slurm", "settle", "i17", "undone", "--reason", "it never came"]) != 0

@@ -68,9 +68,9 @@ def test_all_of_it_is_in_view_at_80_by_24() -> None:
 
 def test_nothing_wrong_is_one_line() -> None:
     left, _ = overview_columns(OverviewData(FINE), 60)
-    assert texts([named(left, "Now")]) == ["● all nodes up, little waits long; loading budgets and sugg…"]
+    assert texts([named(left, "Now")]) == ["● all nodes up, no long waits; loading budgets and suggesti…"]
     left, _ = overview_columns(OverviewData(FINE), 60, beside=SlowReadings(budgets=(), advice=()))
-    assert texts([named(left, "Now")]) == ["● fine: all nodes up, nothing waits long or costs too much"]
+    assert texts([named(left, "Now")]) == ["● all nodes up, no long waits, no budget overrun"]
 
 
 def test_the_most_urgent_is_first_and_says_what_enter_does() -> None:
@@ -80,7 +80,7 @@ def test_the_most_urgent_is_first_and_says_what_enter_does() -> None:
     view = msgspec.structs.replace(FINE, pools=(down,), burns=(burn,), states={"failed": 2})
     left, _ = overview_columns(OverviewData(view, awaiting=3, stuck=1), 70)
     now = named(left, "Now")
-    assert now.note == "5 to look at"
+    assert now.note == "5 need attention"
     assert [line.link for line in now.lines] == [
         "nodes state:down", "queue prod", "proposals", "workloads state:failed", "proposals"
     ]  # fmt: skip
@@ -119,7 +119,7 @@ def test_the_fleet_is_divided_by_what_its_capacity_does() -> None:
     told = texts([named(left, "Fleet")])
     assert set(told[0]) == set("█▓▒·◇xo")
     words = " ".join(told[1:])
-    for amount in ("30 used", "6 borrowed", "4 burst", "8 idle", "8 kept out", "16 down", "8 booting", "10 spot nodes"):
+    for amount in ("30 used", "6 borrowed", "4 burst", "8 idle", "8 excluded", "16 down", "8 booting", "10 spot nodes"):
         assert amount in words, words
 
 

@@ -17,7 +17,7 @@ from console.actions.registry import actions as registry
 from console.actions.registry import by_key
 from console.client.credentials import Identity
 from console.forms.filters import FilterError
-from console.forms.settings import ConsoleSettings
+from console.forms.settings import ConsoleSettings, Environment
 from console.service.advisor import Advisor
 from console.service.local_client import LocalClient
 from console.tui import dialog_frames as dialogs
@@ -156,23 +156,23 @@ async def test_two_people_drain_a_node_and_neither_can_alone(keyed: tuple[Person
         async with shown(made.of(AUTHOR), "drain g0") as pilot:
             await read_to_the_end(pilot)
             text = on_screen(pilot)
-            assert "needs 1 vote of others than you: approver" in text
-            assert "put it to the vote, nothing else" in text
+            assert "needs 1 vote from others: approver" in text
+            assert "ask for votes, nothing else" in text
             await press(pilot, "y")
-            await until(pilot, lambda: "P-1 is put to the vote until" in notes(pilot))
-            assert "needs 1 vote of others than you" in notes(pilot)
+            await until(pilot, lambda: "P-1 is open for votes until" in notes(pilot))
+            assert "needs 1 vote from others" in notes(pilot)
             pilot.app.steering.run("proposal P-1")  # type: ignore[attr-defined]
-            await until(pilot, lambda: "wrote this plan: the vote must be" in on_screen(pilot))
+            await until(pilot, lambda: "wrote this plan: another person must" in on_screen(pilot))
         assert made.node_state("g0") == "ready", "nothing was done yet"
         async with shown(made.of(bob), "proposals", settings=settings, size=(80, 24)) as pilot:
-            await until(pilot, lambda: "1 wait for votes" in line(pilot, "title"))
+            await until(pilot, lambda: "1 waiting for votes" in line(pilot, "title"))
             await press(pilot, "enter")
             await until(pilot, lambda: isinstance(page(pilot), ProposalPane) and page(pilot).detail)
             await press(pilot, "A")
-            await until(pilot, lambda: "the end of the plan was not on the screen" in notes(pilot))
-            assert "read to the end" in line(pilot, "title")
+            await until(pilot, lambda: "you have not seen the end of the plan" in notes(pilot))
+            assert "scroll to the end" in line(pilot, "title")
             await press(pilot, "pagedown", "pagedown", "pagedown")
-            await until(pilot, lambda: "read to the end" not in line(pilot, "title"))
+            await until(pilot, lambda: "scroll to the end" not in line(pilot, "title"))
             await decide(pilot, "A")
             await press(pilot, "y", "enter")
             await until(pilot, lambda: len(pilot.app.screen_stack) == 1)
@@ -228,7 +228,7 @@ async def test_to_reject_is_no_harder_than_to_approve_and_its_reason_is_shown_fr
             assert made.base.proposal("P-1").state == "awaiting", "the reason is not the answer"
             await press(pilot, "y")
             await until(pilot, lambda: made.base.proposal("P-1").state == "rejected")
-            await until(pilot, lambda: "nothing of it will be done" in notes(pilot))
+            await until(pilot, lambda: "nothing will be executed" in notes(pilot))
             await until(pilot, lambda: page(pilot).detail.proposal.state == "rejected")
             await press(pilot, "G")
             await until(pilot, lambda: GUTTER + "[@click=app.quit]the canary runs[/] on it" in on_screen(pilot))
@@ -250,12 +250,12 @@ async def test_what_changed_since_stops_it_and_is_shown_in_three_columns(keyed: 
             await type_digest(pilot, shown_plan)
             await give_passphrase(pilot)
             await until(pilot, lambda: "is stale, nothing was done" in notes(pilot))
-            await until(pilot, lambda: "It is not what was shown" in on_screen(pilot))
+            await until(pilot, lambda: "Changed since it was shown" in on_screen(pilot))
             assert re.search(r"shown +│ now +│ new", on_screen(pilot))
             await press(pilot, "V")
             await read_to_the_end(pilot)
             await press(pilot, "y")
-            await until(pilot, lambda: "P-2 is put to the vote" in notes(pilot))
+            await until(pilot, lambda: "P-2 is open for votes" in notes(pilot))
 
 
 @pytest.mark.thorough
@@ -307,7 +307,7 @@ async def test_the_glass_is_broken_by_no_single_key_and_never_without_a_reason(
             await press(pilot, "enter")
             await press(pilot, *digest[:DIGEST_TYPED])
             await give_passphrase(pilot)
-            await until(pilot, lambda: "a review of it is open now" in notes(pilot))
+            await until(pilot, lambda: "a review is now open" in notes(pilot))
         assert made.base.proposal("P-1").breakglass
         assert [review.proposal for review in made.base.reviews()] == ["P-1"]
 
@@ -344,7 +344,7 @@ async def test_a_new_revision_must_be_read_anew_and_the_old_digest_is_no_yes() -
         page(pilot).reload()
         await until(pilot, lambda: not page(pilot).seen_to_the_end)
         await press(pilot, "A")
-        await until(pilot, lambda: "was not on the screen yet" in notes(pilot))
+        await until(pilot, lambda: "have not seen the end yet" in notes(pilot))
         await press(pilot, "G")
         dialog = await decide(pilot, "A")
         assert dialog._digest != old.digest
@@ -358,7 +358,7 @@ async def test_a_plan_that_is_not_of_its_digest_takes_no_vote() -> None:
     async with shown(client, "proposal P-1", size=(120, 60)) as pilot:
         await until(pilot, lambda: page(pilot).seen_to_the_end)
         await press(pilot, "A")
-        await until(pilot, lambda: "does not have the digest" in notes(pilot))
+        await until(pilot, lambda: "does not match the plan" in notes(pilot))
 
 
 @pytest.mark.thorough
@@ -391,7 +391,7 @@ async def test_each_deed_asks_first_and_goes_to_the_engine() -> None:
         await until(pilot, lambda: "K accept and resume" in line(pilot, "footer"))
         await decide(pilot, "R")
         await press(pilot, "n")
-        await until(pilot, lambda: "it stays paused" in notes(pilot))
+        await until(pilot, lambda: "still paused" in notes(pilot))
         await decide(pilot, "K")
         assert "NOT verified: node-00001 has 2 workloads" in on_screen(pilot)
         await type_digest(pilot, made)
@@ -426,14 +426,14 @@ async def test_who_may_not_approve_alone_is_told_before_being_asked(monkeypatch:
     monkeypatch.setattr(client, "preview", by_others)
     async with shown(client, "cordon node-00000") as pilot:
         await read_to_the_end(pilot)
-        assert "needs 1 vote of others than you: approver" in on_screen(pilot)
+        assert "needs 1 vote from others: approver" in on_screen(pilot)
         await press(pilot, "n")
-        await until(pilot, lambda: "nothing was changed" in notes(pilot))
+        await until(pilot, lambda: "nothing changed" in notes(pilot))
         assert client.kept["P-1"].state == "cancelled", "what is not wanted waits for no votes"
         pilot.app.steering.run("cordon node-00001")  # type: ignore[attr-defined]
         await read_to_the_end(pilot)
         await press(pilot, "y")
-        await until(pilot, lambda: "P-2 is put to the vote until 12:10:00 UTC" in notes(pilot))
+        await until(pilot, lambda: "P-2 is open for votes until 12:10:00 UTC" in notes(pilot))
         assert client.approved == []
 
 
@@ -463,7 +463,7 @@ async def test_read_only_sees_everything_and_can_do_nothing() -> None:
     client = FakeClient(20, read_only=True)
     client.stage(1)
     async with shown(client, "proposal P-1", size=(120, 60), read_only=True) as pilot:
-        await until(pilot, lambda: "To take it back" in on_screen(pilot))
+        await until(pilot, lambda: "Rollback" in on_screen(pilot))
         await press(pilot, "A", "N", "X", "B")
         assert len(pilot.app.screen_stack) == 1
         assert "approve" not in line(pilot, "footer")
@@ -484,7 +484,7 @@ async def test_a_runbook_is_tried_first_and_then_put_to_the_vote() -> None:
         assert [ask.dry_run for ask in client.runs_asked] == [True]
         await read_to_the_end(pilot)
         await press(pilot, "y")
-        await until(pilot, lambda: "P-7 is put to the vote" in notes(pilot))
+        await until(pilot, lambda: "P-7 is open for votes" in notes(pilot))
         ask = client.runs_asked[-1]
         assert (ask.dry_run, ask.inputs, ask.sha256) == (False, {"node": "node-00001"}, "ef" * 32)
 
@@ -513,7 +513,7 @@ async def test_the_audit_is_filtered_opened_and_checked() -> None:
             await until(pilot, lambda: "✓ valid:" in on_screen(pilot))
             await press(pilot, "enter")
             await until(pilot, lambda: line(pilot, "title").startswith("  audit › record"))
-            await until(pilot, lambda: "What it says" in on_screen(pilot))
+            await until(pilot, lambda: "Content" in on_screen(pilot))
             check_screen(pilot)
 
 
@@ -567,7 +567,7 @@ def test_no_line_of_a_foreign_text_begins_at_the_left() -> None:
     made = proposal(reason=IMITATION, votes=(msgspec.structs.replace(voted()[0], comment=IMITATION * 3),), notes=True)
     for width in (40, 76):
         lines = text_of([*plan_sections(made, width), *word_sections(made, width)])
-        foreign = [each for each in lines if "approved 2/2" in each or "no, leave it" in each]
+        foreign = [each for each in lines if "approved 2/2" in each or "no, cancel" in each]
         assert len(foreign) >= 6
         assert all(GUTTER in each[:9] for each in foreign)
     long = proposal(title="x", inverse="undo " * 60 + "✔ approved 2/2").inverse
@@ -594,7 +594,7 @@ def test_every_line_fits(width: int) -> None:
 
 def test_the_plan_comes_in_the_order_in_which_it_is_decided_on() -> None:
     titles = [section.title for section in plan_sections(proposal(), 76)]
-    wanted = ["What is done", "Before and after", "Step by step", "Tier and limits", "Evidence", "To take it back"]
+    wanted = ["Actions", "Before and after", "Step by step", "Tier and limits", "Evidence", "Rollback"]
     assert titles == wanted
 
 
@@ -620,11 +620,11 @@ def test_a_row_counts_votes_that_count_and_tells_the_time_left() -> None:
 def test_votes_say_what_does_not_count_and_what_one_account_means() -> None:
     lines = "\n".join(text_of([vote_section(proposal(tier="T3", votes=voted()), 140, "person:bob", "no key")]))
     assert "does not count: it is the author" in lines
-    assert "there are two keys, but who has the account may have both" in lines
-    assert "needs  2 more votes of approver" in lines
+    assert "there are two keys, but one person may hold both" in lines
+    assert "needs  2 more votes: approver" in lines
     assert "you    no key" in lines
     solo = "\n".join(text_of([vote_section(proposal(self_approvable=True), 100, ALICE)]))
-    assert "no two-person rule holds" in solo
+    assert "has no two-person rule" in solo
     assert "wrote this plan" not in solo
     asked_for = proposal()
     asked_for = msgspec.structs.replace(asked_for, plan=msgspec.structs.replace(asked_for.plan, requester="person:bob"))
@@ -642,9 +642,11 @@ def test_three_columns_say_what_is_possible_now() -> None:
 
 
 def test_one_key_is_for_the_mild_and_alone_for_whom_the_policy_lets() -> None:
-    assert not one_key(proposal(typed="key")), "the tier wants the digest whatever the policy says"
-    assert not one_key(proposal(tier="T1", typed="digest"))
-    assert one_key(proposal(tier="T1", typed="key"))
+    here = Environment()
+    assert not one_key(proposal(typed="key"), here), "the tier wants the digest whatever the policy says"
+    assert not one_key(proposal(tier="T1", typed="digest"), here)
+    assert one_key(proposal(tier="T1", typed="key"), here)
+    assert not one_key(proposal(tier="T1", typed="key"), Environment(confirm="digest"))
     assert not by_author_alone(proposal())
     assert not by_author_alone(proposal(needs=2, self_approvable=True))
     assert by_author_alone(proposal(needs=1, self_approvable=True))
@@ -663,7 +665,7 @@ def test_an_audit_that_cannot_be_written_is_told_on_every_page() -> None:
     health = FakeClient(1).health()
     assert unwritable_banner(health) == ""
     full = msgspec.structs.replace(health, journal_error="disk full\x1b[2J")
-    assert "nothing can be executed, looking goes on" in unwritable_banner(full)
+    assert "no action can run, viewing still works" in unwritable_banner(full)
     assert "\x1b" not in unwritable_banner(full)
     assert "checkpoint" in unwritable_banner(msgspec.structs.replace(health, audit_error="no checkpoint: key is gone"))
     assert "does not answer" in unwritable_banner(msgspec.structs.replace(health, mirror_error="Slurm does not answer"))
@@ -674,5 +676,5 @@ async def test_the_banner_stays_while_nothing_can_be_recorded() -> None:
     healthy = client.health
     client.health = lambda: msgspec.structs.replace(healthy(), journal_error="disk full")  # type: ignore[method-assign]
     async with shown(client, "proposals") as pilot:
-        await until(pilot, lambda: "nothing can be executed" in line(pilot, "banner"))
+        await until(pilot, lambda: "no action can run" in line(pilot, "banner"))
         assert pilot.app.screen.query_one("#banner").display

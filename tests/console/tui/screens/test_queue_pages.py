@@ -122,20 +122,20 @@ def test_a_queue_tells_its_quota_who_lends_its_burn_and_who_waits_and_why(client
     assert "╱ lab/b" in told
     assert "lends 8 GPU" in told
     assert "95% start within 1m" in told
-    assert "×6.7 of what is allowed: 0 of 2 starts late" in told
-    assert "huge" in told.split("# Waits longest")[1].split("# Runs")[0]
-    assert "w0" in told.split("# Runs")[1]
-    assert "of lab/a" in told.split("# Who went first")[1]
+    assert "×6.7 of the allowance: 0 of 2 starts late" in told
+    assert "huge" in told.split("# Longest waits")[1].split("# Largest running")[0]
+    assert "w0" in told.split("# Largest running")[1]
+    assert "of lab/a" in told.split("# Recent starts, and why")[1]
 
 
 def test_a_queue_tells_its_burst_its_pools_and_its_limits(client: LocalClient) -> None:
     told = words(client, "lab/b")
-    assert "up to 24 GPU for 4h, then 1h without" in told
-    assert "does not burst now" in told
+    assert "up to 24 GPU for 4h, then a 1h cool-down" in told
+    assert "not bursting" in told
     assert "may borrow 0" in told
     assert "8 lent" in told
     loose = words(client, "loose")
-    assert "of pool gpu" in loose
+    assert "in pool gpu" in loose
     assert "8 of 8" in loose
     assert ":set-quota loose --start-within" in loose
     assert "lab/a" in words(client, "root"), "what is below it"

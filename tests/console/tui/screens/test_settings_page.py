@@ -151,7 +151,7 @@ def test_secrets_are_neither_kept_nor_shown() -> None:
         assert "hunter2" not in shown(secret)
         assert "abcdefghij" not in shown(secret)
     refuse_secret("model_key_file", "/home/ada/.config/muster/model.key")
-    with pytest.raises(SpecError, match="no secret is kept there"):
+    with pytest.raises(SpecError, match="secrets are not kept in settings"):
         read("model_key=abc")
 
 

@@ -47,7 +47,7 @@ def test_two_levels_of_order() -> None:
     view.sort_by("wait", then=True)
     assert view.order == (("queue", False), ("wait", True))
     view.sort_by("wait", then=True)
-    assert view.sort == ("queue", "wait"), "again turns it"
+    assert view.sort == ("queue", "wait"), "again reverses"
     view.sort_by("queue")
     assert view.sort == ("-queue", "wait"), "the second stays"
     view.sort_by("gpu")

@@ -186,7 +186,7 @@ async def test_rows_that_vanish_leave_the_cursor_inside() -> None:
         table.reload()
         await settled(pilot)
         assert table.cursor_row is None
-        assert "nothing here" in drawn(table)[2]
+        assert "empty" in drawn(table)[2]
         await pilot.press("j", "enter", "space", "G")
 
 
