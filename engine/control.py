@@ -241,6 +241,13 @@ class Engine:
             raise
         return engine
 
+    @classmethod
+    def standing(cls, state: State, at_ms: int, recent: Recent, seed: int) -> Engine:
+        """An engine that stands at a time, to be asked and never to be commanded. `recent`: what happened before."""
+        engine = cls(state, seed=seed)
+        engine._clock_ms, engine.recent = at_ms, recent
+        return engine
+
     # -- change -------------------------------------------------------------------------------------------------------
 
     def command(

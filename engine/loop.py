@@ -19,7 +19,7 @@ from engine.journal.postgres_store import awake_or_asleep_s
 from engine.model.commands import AnyCommand, Submit
 from engine.model.errors import JournalError, MusterError, UnreachableError
 from engine.model.specs import WorkloadSpec
-from engine.read_replica import Copies
+from engine.read_replica import Copies, decoded
 from engine.state.timers import MIN_DOWNTIME_MS
 from engine.twin.forks import Pages
 from engine.twin.live_twin import Twins
@@ -140,7 +140,7 @@ class EngineLoop:
             found = self.copies.ask(what, arguments, least_version)
         if found is None:
             return self.call(lambda engine: getattr(engine, what)(*arguments))
-        return self.copies.decoded(what, found)
+        return decoded(what, found)
 
     def wait_version(self, after: int, timeout_s: float) -> int:
         """The version that readers are shown, as soon as it is beyond `after` or the time is up."""

@@ -19,7 +19,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Mapping, Sized
 from enum import IntEnum
 from typing import Any
 
@@ -27,6 +27,7 @@ import msgspec
 
 from engine.control import Engine
 from engine.model.errors import MusterError, RefusedError, of_code
+from engine.model.external_cells import IntentsReport
 from engine.model.queries import (
     BudgetReport,
     Changes,
@@ -98,6 +99,7 @@ _ANSWERS: dict[str, Any] = {
     "topology": HeatMap,
     "unblocking": Unblocking,
     "consolidation": Consolidation,
+    "intents": IntentsReport,
 }
 """The questions that a copy answers, with their answer types."""
 _ASKED_WITH: dict[str, Any] = {
@@ -111,6 +113,7 @@ _ASKED_WITH: dict[str, Any] = {
     "topology": tuple[HeatRequest],
     "unblocking": tuple[str],
     "consolidation": tuple[ConsolidationRequest],
+    "intents": tuple[int],
 }
 _REPORTS = frozenset(("fairness", "showback", "budgets", "goodput", "scaling", "fragmentation"))
 
@@ -170,7 +173,7 @@ class CopyChannel:
                 raise CopyGone
             try:
                 self.ours.sendall(HEADER.pack(len(frame)) + frame)
-                answer = _received(self.ours)
+                answer = received(self.ours)
             except OSError:
                 answer = None
             if answer is None:
@@ -225,7 +228,7 @@ class Copy:
         lanes = [self.many.theirs.detach(), *(lane.theirs.detach() for lane in self.lanes.values())]
         try:
             self._worker = forks.start(
-                lambda report: _serve(engine, lanes, ahead, report), _LIFE_S, keep=tuple(lanes), niceness=0
+                lambda report: serve(Answers(engine), lanes, ahead, report), _LIFE_S, keep=tuple(lanes), niceness=0
             )
         finally:
             for lane in lanes:
@@ -275,10 +278,27 @@ class Copy:
 _encode = msgspec.msgpack.Encoder().encode
 
 
+def question(what: str, arguments: tuple[object, ...]) -> bytes:
+    """A question, as a copy reads it."""
+    return _encode((what, arguments))
+
+
 def framed(what: str, arguments: tuple[object, ...]) -> bytes:
-    """A question, as it goes over a lane."""
-    frame = _encode((what, arguments))
+    """A question, as it goes over a lane of many."""
+    frame = question(what, arguments)
     return HEADER.pack(len(frame)) + frame
+
+
+def urgency_by_name(what: str) -> Urgency:
+    """Urgency of a question that is no long list."""
+    if what in _SEARCHES:
+        return Urgency.SEARCH
+    return Urgency.REPORT if what in _REPORTS else Urgency.SCREEN
+
+
+def decoded(what: str, answer: bytes) -> Any:
+    """An answer of a copy."""
+    return msgspec.json.decode(answer, type=_ANSWERS[what])
 
 
 def answer_json(answer: bytes) -> bytes:
@@ -325,7 +345,7 @@ class Copies:
         if copy is None or copy.version < least_version:
             return None
         urgency = self.urgency_of(what, arguments)
-        frame = _encode((what, arguments))
+        frame = question(what, arguments)
         begun = time.monotonic()
         try:
             answer = copy.ask(frame, urgency)
@@ -341,9 +361,7 @@ class Copies:
         return answer
 
     def urgency_of(self, what: str, arguments: tuple[object, ...]) -> Urgency:
-        if what in _SEARCHES:
-            return Urgency.SEARCH
-        return Urgency.REPORT if what in _REPORTS or self._is_long_list(what, arguments) else Urgency.SCREEN
+        return Urgency.REPORT if self._is_long_list(what, arguments) else urgency_by_name(what)
 
     def _is_long_list(self, what: str, arguments: tuple[object, ...]) -> bool:
         """True for a list longer than a page. A window that is only wider than its content is none: a page asks for all
@@ -367,13 +385,9 @@ class Copies:
     def noted(self, what: str, arguments: tuple[object, ...], took_s: float) -> None:
         """Note an answered question, so that the next copy may prepare it."""
         if what in _ASKED_AGAIN and took_s < AHEAD_S:
-            frame = _encode((what, arguments))
+            frame = question(what, arguments)
             together = _found_together(arguments[0]) if what == "query" else frame
             self._lately.append((time.monotonic(), together, frame))
-
-    @staticmethod
-    def decoded(what: str, answer: bytes) -> Any:
-        return msgspec.json.decode(answer, type=_ANSWERS[what])
 
     def shown_version(self) -> int:
         """The version that a reader is shown."""
@@ -470,13 +484,12 @@ class Copies:
 # -- in the child -----------------------------------------------------------------------------------------------------
 
 
-def _serve(engine: Engine, fds: list[int], ahead: tuple[bytes, ...], report: forks.Report) -> None:
+def serve(answers: Answers, fds: list[int], ahead: tuple[bytes, ...], report: forks.Report) -> None:
     """Answer until nobody can ask any more. `fds`: what many ask at once, then a lane for each urgency. What is not for
     a screen goes to a copy of this copy, one for each urgency, as soon as there is any; what was asked of the last copy
     is answered before anybody asks again, and then that is reported. None of them outlives the engine's thread."""
     lanes = {fd: socket.socket(fileno=fd) for fd in fds}
     beside = {fds[1 + urgency]: urgency for urgency in Urgency if urgency != Urgency.SCREEN}
-    answers = Answers(engine)
     working: list[int] = []
     coming: list[bytes] | None = list(reversed(ahead))
     until = time.monotonic() + AHEAD_S
@@ -524,8 +537,10 @@ def _answer_beside(answers: Answers, lane: socket.socket, urgency: Urgency, othe
 class Answers:
     """A copy's answers. The copy does not change, and so neither do they."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, more: Mapping[str, Callable[..., Any]] | None = None) -> None:
+        """`more`: answers to questions by name, in place of the engine's own."""
         self._engine = engine
+        self._more = more or {}
         self._given: dict[bytes, bytes] = {}
 
     def to(self, frame: bytes) -> bytes:
@@ -538,8 +553,7 @@ class Answers:
         what, raw = msgspec.msgpack.decode(frame, type=tuple[str, msgspec.Raw])
         try:
             arguments = msgspec.msgpack.decode(raw, type=_ASKED_WITH.get(what, tuple[()]))
-            search = _SEARCHES.get(what)
-            found = search(self._engine, *arguments) if search else getattr(self._engine, what)(*arguments)
+            found = self._answer_to(what, arguments)
             return b"+" + msgspec.json.encode(found)
         except MusterError as error:
             told = {"code": error.code, "problem": error.problem, "remedy": error.remedy}
@@ -551,10 +565,16 @@ class Answers:
             # A defect: the engine is asked the same, and says so where it belongs.
             return b"?"
 
+    def _answer_to(self, what: str, arguments: tuple[Any, ...]) -> Any:
+        if what in self._more:
+            return self._more[what](*arguments)
+        search = _SEARCHES.get(what)
+        return search(self._engine, *arguments) if search else getattr(self._engine, what)(*arguments)
+
 
 def _answer(answers: Answers, lane: socket.socket) -> bool:
     """Take one question and answer it. False when there are no more."""
-    frame = _received(lane)
+    frame = received(lane)
     if frame is None:
         return False
     answer = answers.to(frame)
@@ -575,7 +595,7 @@ def _answer_in_time(answers: Answers, lane: socket.socket) -> bool:
         signal.alarm(0)
 
 
-def _received(lane: socket.socket) -> bytes | None:
+def received(lane: socket.socket) -> bytes | None:
     """Receive one frame; None when the other end is closed."""
     header = _exactly(lane, HEADER.size)
     return None if header is None else _exactly(lane, HEADER.unpack(header)[0])

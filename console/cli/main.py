@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any, NoReturn
 
 from console import VERSION
-from console.forms.command_arguments import positive, reach, scenario, speed
+from console.forms.command_arguments import SHOWS_PAST, positive, reach, scenario, speed
 from console.forms.shell_parser import WIDTH, ShellParser, wrong_command
 
 EXIT_CODES: dict[int, tuple[str, tuple[str, ...]]] = {
@@ -58,6 +58,7 @@ def _run(arguments: Sequence[str]) -> int:
     from engine.model.errors import MusterError
 
     try:
+        _refuse_past(parsed)
         with _progress(parsed):
             return _load(parsed.run)(parsed) or 0
     except MusterError as error:
@@ -72,6 +73,18 @@ def _run(arguments: Sequence[str]) -> int:
         path = _crash_log(arguments)
         _tell("error", f"unexpected {type(error).__name__}, this is a defect of Muster", f"See {path}", False)
         return 1
+
+
+def _refuse_past(parsed: argparse.Namespace) -> None:
+    """Raises RefusedError for `--at` with a command that shows no earlier time."""
+    if getattr(parsed, "at", None) is None:
+        return
+    if parsed.run not in SHOWS_PAST:
+        from engine.model.errors import RefusedError
+
+        remedy = "--at goes with commands that show the cell, such as overview, get, why and history show"
+        raise RefusedError(f"this command acts, or tells what is not kept: not possible as of {parsed.at}", remedy)
+    parsed.progress = "off" if parsed.json else "auto"
 
 
 def _progress(parsed: argparse.Namespace) -> AbstractContextManager[None]:

@@ -20,7 +20,14 @@ from console.forms.command_arguments import (
     reached,
     submit_arguments,
 )
-from console.forms.gate_arguments import audit_verbs, intent_number, policy_verbs, proposal_verbs, runbook_verbs
+from console.forms.gate_arguments import (
+    audit_verbs,
+    incident_verbs,
+    intent_number,
+    policy_verbs,
+    proposal_verbs,
+    runbook_verbs,
+)
 from console.forms.shell_parser import Section, ShellParser
 
 NOUNS = Section("By noun: `muster NOUN` lists its verbs, such as `muster node drain`")
@@ -36,7 +43,7 @@ def add_nouns(root: ShellParser) -> None:
         ("pool", "how many nodes: scale, targets, prices, orders", _pool),
         ("cell", "define it, its policy, consolidation, notices, all actions", _cell),
         ("budget", "what was spent, by whom, and what is left", _budget),
-        ("incident", "what happened, and what was done about it", _incident),
+        ("incident", "what alerts opened, who has it, what came of it", _incident),
         ("proposal", "propose, vote, execute, roll back, review", proposal_verbs),
         ("runbook", "written procedures: look, check, try, run, approve", runbook_verbs),
         ("policy", "who may do what; operators, keys and freezes", policy_verbs),
@@ -168,7 +175,8 @@ def _showback(showback: argparse.ArgumentParser) -> None:
 
 
 def _incident(incident: ShellParser) -> None:
-    incident.add("summary", "a summary of an incident", "console.commands.drafts:incident", _summary)
+    incident_verbs(incident)
+    incident.add("summary", "a summary of what happened lately", "console.commands.drafts:incident", _summary)
 
 
 def _summary(summary: argparse.ArgumentParser) -> None:

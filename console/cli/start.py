@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from console.client.attach import only_running, running_paths, settings_of, settings_with_cell
+from console.client.attach import as_of, only_running, running_paths, settings_of, settings_with_cell
 from console.forms.settings import (
     DEFAULT_CELL,
     DEMO_CELL,
@@ -88,11 +88,13 @@ def open_console(arguments: argparse.Namespace) -> int:
     identity = Identity(settings)
     identity.unlock()
     connect, title, folder = _connector(arguments, settings, identity)
+    at = getattr(arguments, "at", None) or ""
     of_names = partial(environment_of, known=environments(os.environ), settings=settings)
     if linear:
         from console.cli.linear_conversation import run as converse
 
-        status = converse(connect, identity, read_only=settings.readonly, environment_of=of_names)
+        begin = (lambda: as_of(connect(), at)) if at else connect
+        status = converse(begin, identity, read_only=settings.readonly or bool(at), environment_of=of_names)
     else:
         from console.actions.key_map import key_map
         from console.tui.app import run
@@ -102,6 +104,7 @@ def open_console(arguments: argparse.Namespace) -> int:
             theme=settings.theme, keys=key_map(given_keys(os.environ)), flags=vars(arguments),
             environment_of=of_names,
             start=cast("ScreenName", settings.start_page), session=_session(settings, folder, fresh=arguments.fresh),
+            at=at,
         )  # fmt: skip
     if not settings.connect:
         _tell_what_goes_on(folder, title)

@@ -6,7 +6,9 @@ Loaded before the first paint: httpx is imported only when it is used.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,11 +25,15 @@ from console.forms.settings import (
     paths_in,
 )
 from console.text.terminal_text import printable
-from engine.model.errors import SpecError, UnreachableError
+from engine.model.errors import MusterError, SpecError, UnreachableError, of_code
 
 if TYPE_CHECKING:
     from console.client.credentials import Identity
     from console.client.protocol import Client
+    from engine.model.past_queries import PastStatus
+
+WAIT_S = 0.5
+"""Between two looks at how far the copy of an earlier time is."""
 
 
 def settings_of(arguments: argparse.Namespace) -> ConsoleSettings:
@@ -57,7 +63,9 @@ def only_running(settings: ConsoleSettings) -> str:
 
 def connect(arguments: argparse.Namespace) -> Client:
     """A client of the running engine. Raises UnreachableError that names the cells that do run when there is none."""
-    return client_of(settings_with_cell(arguments), identity_of(arguments))
+    client = client_of(settings_with_cell(arguments), identity_of(arguments))
+    text = getattr(arguments, "at", None)
+    return client if text is None else as_of(client, text)
 
 
 def client_of(settings: ConsoleSettings, identity: Identity) -> Client:
@@ -66,6 +74,34 @@ def client_of(settings: ConsoleSettings, identity: Identity) -> Client:
 
     where = settings.connect or str(running_paths(settings).socket)
     return RemoteClient(where, settings.readonly, identity)
+
+
+def as_of(client: Client, text: str) -> Client:
+    """A client that asks as of the time that a person wrote, once that can be shown. Raises SpecError for a time that
+    cannot."""
+    from console.forms.fields import past_ms
+    from engine.traces.progress import counter
+
+    known = client.past(0)
+    at_ms = past_ms(text, known.earliest_ms, known.now_ms)
+    tell = counter("permille of that time rebuilt", 1000)
+    wait_until_shown(client, at_ms, lambda status: tell(status.permille) if tell is not None else None)
+    return client.as_of(at_ms)
+
+
+def wait_until_shown(client: Client, at_ms: int, told: Callable[[PastStatus], object]) -> PastStatus:
+    """Wait for the copy of the cell as of then. `told` hears how far it is; what it raises ends the wait and the
+    copy. Raises MusterError where it cannot be made."""
+    try:
+        while (status := client.past(at_ms, WAIT_S)).state == "building":
+            told(status)
+    except BaseException:
+        with contextlib.suppress(MusterError):
+            client.leave_past(at_ms)
+        raise
+    if status.state == "failed":
+        raise of_code(status.code, status.problem, status.remedy)
+    return status
 
 
 def environment_at(client: Client, settings: ConsoleSettings) -> Environment:

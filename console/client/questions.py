@@ -34,6 +34,7 @@ from urllib.parse import quote
 import msgspec
 
 from engine.model.errors import RefusedError, SpecError
+from engine.model.specs import moment
 
 Method = Literal["GET", "POST", "DELETE"]
 Arguments = dict[str, Any]
@@ -94,6 +95,8 @@ class ServiceQuestion:
     """It waits for news without a thread."""
     body: str = ""
     """Name, in the description, of the object made of the parameters."""
+    limit: int = 0
+    """Bytes that its body may have at most, where that is less than of others."""
 
     @property
     def name(self) -> str:
@@ -274,6 +277,15 @@ def wrap_answers(answering: type[Asking], asking: type[Asking], wrap: Wrap) -> N
 def refuse_read_only() -> RefusedError:
     """The error of any change when read-only."""
     return RefusedError("this session is read-only", "Start without --readonly to act")
+
+
+AS_OF = "muster-as-of"
+"""Header: the cell time, Unix milliseconds, as of which a question is asked."""
+
+
+def refuse_past(at_ms: int) -> RefusedError:
+    """The error of any change as of an earlier time."""
+    return RefusedError(f"nothing can be changed as of {moment(at_ms)}", "That time is over; act on the cell as it is")
 
 
 @functools.cache

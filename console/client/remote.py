@@ -10,6 +10,7 @@ random delay so that many consoles do not reconnect at once.
 from __future__ import annotations
 
 import contextlib
+import copy
 import random
 import threading
 import time
@@ -23,7 +24,15 @@ import msgspec
 
 from console.client.presence import PresenceAsk, Present
 from console.client.protocol import Client, Login
-from console.client.questions import Arguments, ServiceQuestion, decoder, question_of, refuse_read_only
+from console.client.questions import (
+    AS_OF,
+    Arguments,
+    ServiceQuestion,
+    decoder,
+    question_of,
+    refuse_past,
+    refuse_read_only,
+)
 from engine.model.errors import BusyError, MusterError, NotSentError, SpecError, UnreachableError, of_code
 from engine.model.queries import Changes
 from runbooks.gate.approval_policy import Caller
@@ -217,6 +226,13 @@ class RemoteClient(Client, Login):
         if token:
             self._http.headers["authorization"] = f"Bearer {token}"
         self._line = LiveLine(self._event_stream) if live else None
+        self._as_of_ms = 0
+        """Cell time as of which it asks; 0: now."""
+
+    def as_of(self, at_ms: int) -> RemoteClient:
+        other = copy.copy(self)
+        other.read_only, other._as_of_ms, other._line = True, at_ms, None
+        return other
 
     def changes(self, after: int, wait_s: float, limit: int = 500) -> Changes:
         wait_s = min(max(wait_s, 0.0), LONGEST_WAIT_S)
@@ -278,12 +294,13 @@ class RemoteClient(Client, Login):
     def close(self) -> None:
         if self._line is not None:
             self._line.close()
-        self._http.close()
+        if not self._as_of_ms:
+            self._http.close()
 
     def _answer_to(self, question: ServiceQuestion, arguments: Arguments) -> Any:
         changes, signed = question.changes_with(arguments), question.signed_with(arguments)
         if changes and self.read_only:
-            raise refuse_read_only()
+            raise refuse_past(self._as_of_ms) if self._as_of_ms else refuse_read_only()
         waits_s = question.waits_s(**arguments) if question.waits_s is not None else 0.0
         if "wait_s" in arguments:
             waits_s = arguments["wait_s"] = min(max(arguments["wait_s"], 0.0), LONGEST_WAIT_S)
@@ -368,6 +385,8 @@ class RemoteClient(Client, Login):
             time.sleep(pause_s)
 
     def _answer(self, method: str, path: str, **request: Any) -> httpx.Response:
+        if self._as_of_ms:
+            request["headers"] = {**request.get("headers", {}), AS_OF: str(self._as_of_ms)}
         with self._as_our_errors():
             return self._http.request(method, path, **request)
 

@@ -23,10 +23,24 @@ def reach(target: argparse.ArgumentParser, *, sub: bool = False, json: Any = Fal
     )
     group.add_argument("--readonly", action="store_true", default=default, help="show, never act")
     group.add_argument(
+        "--at", metavar="TIME", default=default, help="as it was at that cell time: 03:12, -20m or 2026-04-13 03:12"
+    )
+    group.add_argument(
         "--as", dest="operator", metavar="PERSON", default=default, help="in whose name; signed with their key"
     )
     if sub:
         as_json(target, json)
+
+
+SHOWS_PAST = frozenset(
+    f"console.{runs}"
+    for runs in (
+        "cli.start:open_console", "commands.show:overview", "commands.show:get", "commands.show:why",
+        "commands.capacity:fairness", "commands.capacity:fragmentation", "commands.money:spot",
+        "commands.money:showback", "commands.money:budgets", "commands.slurm:intents", "commands.history:history",
+    )
+)  # fmt: skip
+"""Commands, by what they run, that can show an earlier time; all others act, or are about what is not kept."""
 
 
 def reached(target: argparse.ArgumentParser) -> None:
@@ -128,6 +142,8 @@ SCOPES: dict[str, tuple[str, ...]] = {
     "policy": ("read", "policy"),
     "break-glass": ("read", "break_glass"),
     "audit": ("read", "export"),
+    "incident": ("read", "respond"),
+    "alert": ("alert",),
     "agent": ("agent",),
 }
 """Scope of a token -> rights of `runbooks.gate.approval_policy`; "agent" is to report as a node. A token never gives

@@ -335,6 +335,66 @@ def _retire(retired: argparse.ArgumentParser) -> None:
     retired.add_argument("--yes", action="store_true", help="do not ask")
 
 
+# -- incidents --------------------------------------------------------------------------------------------------------
+
+
+def incident_verbs(incident: ShellParser) -> None:
+    """Add what is done with incidents."""
+    of = "console.commands.incidents"
+    incident.add("list", "those that are not closed, newest first", f"{of}:list_", _incidents)
+    incident.add("open", "open one by hand", f"{of}:open_", _open_incident)
+    told = "one whole: its waits, what changed before it, what would help"
+    incident.add("show", told, f"{of}:show", _incident)
+    incident.add("claim", "make it yours", f"{of}:claim", _claim)
+    incident.add("hand-over", "make it somebody else's", f"{of}:hand_over", _hand_over)
+    incident.add("note", "write a line beside it", f"{of}:note", _note)
+    incident.add("close", "end it, saying what was found", f"{of}:close", _close)
+
+
+def _incidents(listed: argparse.ArgumentParser) -> None:
+    listed.add_argument("--all", action="store_true", help="those that are closed too")
+    reach(listed, sub=True)
+
+
+def _open_incident(opened: argparse.ArgumentParser) -> None:
+    opened.add_argument("title", metavar="TITLE", help="what is wrong, in a line")
+    opened.add_argument("--severity", choices=("info", "warning", "critical"), default="warning")
+    opened.add_argument("--on", action="append", default=[], metavar="KIND:NAME", help="as queue:research or node:n-17")
+    reach(opened, sub=True)
+
+
+def _incident(one: argparse.ArgumentParser) -> None:
+    one.add_argument("id", metavar="INCIDENT", type=incident_id, help="such as I-12; 12 will do")
+    reach(one, sub=True)
+
+
+def _claim(claimed: argparse.ArgumentParser) -> None:
+    claimed.add_argument("--over", action="store_true", help="although somebody else has it")
+    _incident(claimed)
+
+
+def _hand_over(handed: argparse.ArgumentParser) -> None:
+    handed.add_argument("--to", required=True, metavar="NAME", help="a person of the policy, as bob")
+    handed.add_argument("--note", default="", metavar="TEXT", help="kept with it")
+    _incident(handed)
+
+
+def _note(noted: argparse.ArgumentParser) -> None:
+    _incident(noted)
+    noted.add_argument("text", metavar="TEXT")
+
+
+def _close(closed: argparse.ArgumentParser) -> None:
+    closed.add_argument("--found", required=True, metavar="TEXT", help="what it was, in 10 characters or more")
+    _incident(closed)
+
+
+def incident_id(text: str) -> str:
+    """Incident id as people type it: I-12, i-12 or 12."""
+    digits = text[2:] if text[:2] in ("I-", "i-") else text
+    return f"I-{digits}" if digits.isascii() and digits.isdigit() else text
+
+
 # -- audit ------------------------------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ the others. Loads nothing heavy.
 from __future__ import annotations
 
 import argparse
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, NoReturn
@@ -40,6 +41,8 @@ class ShellParser(argparse.ArgumentParser):
 
     def __init__(self, *, fill: Fill | None = None, **keywords: Any) -> None:
         super().__init__(allow_abbrev=False, **keywords)
+        # What begins like a negative number is a value, also with a unit behind it: -20m.
+        self._negative_number_matcher = re.compile(r"-\d")
         self.root = self
         self.below: dict[str, tuple[Section, str]] = {}
         """Word of a command -> where it stands on the help page, and what it says there."""

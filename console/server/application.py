@@ -32,7 +32,7 @@ from console import VERSION as SOFTWARE
 from console.client.credentials import CALLER, LoginView, NewToken, TokenAsk
 from console.client.oidc import OpenIdProvider
 from console.client.protocol import Client, Login
-from console.client.questions import PLACE, question_of, questions_of
+from console.client.questions import AS_OF, PLACE, question_of, questions_of
 from console.server import idempotency
 from console.server.agents import AgentRoutes
 from console.server.authentication import MAX_LOGIN, Authentication, BrowserGuard, Doors
@@ -275,11 +275,16 @@ def _headers(operation: Operation) -> list[dict[str, Any]]:
         schema = {"type": "string", "minLength": 1, "maxLength": idempotency.LONGEST_KEY, "pattern": "^[ -~]+$"}
         says = "A new random text for each change: sent again, the request takes effect once"
         return [{"name": idempotency.HEADER, "in": "header", "description": says, "schema": schema}]
+    found = []
     if (operation.question is not None and operation.question.copied) or operation.follows:
         says = f"Show at least this state version, as {VERSION} of another answer told it"
         schema = {"type": "integer", "minimum": 0}
-        return [{"name": AT_LEAST, "in": "header", "description": says, "schema": schema}]
-    return []
+        found.append({"name": AT_LEAST, "in": "header", "description": says, "schema": schema})
+    if operation.question is not None:
+        says = "Answer as of this cell time, Unix milliseconds, as far as that is kept; see /v1/past"
+        schema = {"type": "integer", "minimum": 1}
+        found.append({"name": AS_OF, "in": "header", "description": says, "schema": schema})
+    return found
 
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)

@@ -25,7 +25,7 @@ from starlette.routing import Route
 
 from console.client.credentials import CALLER
 from console.client.protocol import Client
-from console.client.questions import Arguments, ServiceQuestion, question_of
+from console.client.questions import AS_OF, Arguments, ServiceQuestion, question_of, refuse_past
 from console.server import idempotency
 from console.server.load_limits import OVERLOAD_RETRY_S, BackPressure, Kind
 from console.server.operations import (
@@ -303,6 +303,9 @@ class RequestHandler:
     async def _answered(self, operation: Operation, request: Request) -> Response:
         request.state.operation = operation.name
         try:
+            as_of_ms = as_of_in(request)
+            if as_of_ms and not operation.open:
+                return await self._as_of(operation, request, as_of_ms)
             if operation.handler is not None:
                 return await operation.handler(request)
             return await self._done(operation, request)
@@ -328,6 +331,22 @@ class RequestHandler:
         do = functools.partial(self._changed, asked)
         key = key_of(request, content)
         return answer_to(await (do() if key is None else self._keys.once(key, do)))
+
+    async def _as_of(self, operation: Operation, request: Request, at_ms: int) -> Response:
+        """Any question as of an earlier time. Raises RefusedError for all else."""
+        question = operation.question
+        if question is None:
+            raise RefusedError(f"{operation.path} has no answer as of an earlier time", f"Leave out {AS_OF}")
+        if operation.changes is True:
+            raise refuse_past(at_ms)
+        arguments, _ = await read_arguments(question, operation, request, self._quick)
+        client = self._of_nobody.acting_as(CALLER.get()).as_of(at_ms)
+
+        def answered() -> bytes:
+            return msgspec.json.encode(question.answered_by(client, arguments))
+
+        content = await to_thread.run_sync(answered, limiter=self._slow)
+        return answer_of(content, client.version)
 
     async def _copied(self, asked: ParsedRequest, request: Request) -> Response:
         given = tuple(asked.arguments.values())
@@ -356,7 +375,7 @@ async def read_arguments(
     query = {each.name: each.read(request.query_params.get(each.name)) for each in operation.query}
     content, given = b"", None
     if operation.takes is not None:
-        content = await body(request)
+        content = await body(request, question.limit)
         if len(content) > LARGE_BODY:
             given = await to_thread.run_sync(decoded, content, operation.takes, limiter=limiter)
         else:
@@ -393,6 +412,16 @@ def least_of(request: Request) -> int | None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise SpecError(AT_LEAST, f"{text[:40]!a} is no state version", f"Send the {VERSION} of an answer")
+    return int(text)
+
+
+def as_of_in(request: Request) -> int:
+    """Cell time as of which a request asks; 0 where it names none. Raises SpecError."""
+    text = request.headers.get(AS_OF)
+    if text is None:
+        return 0
+    if not (text.isascii() and text.isdigit() and len(text) < 16 and int(text)):
+        raise SpecError(AS_OF, f"{text[:40]!a} is not a cell time", "Give Unix milliseconds")
     return int(text)
 
 

@@ -38,6 +38,7 @@ from console.tui.connection import ConnectionState, Others, PresenceReporter, pl
 from console.tui.input_bars import Bars, KeyQueue
 from console.tui.navigation import Navigation
 from console.tui.navigator import AFTER_S, Navigator, load_ahead, trail_of
+from console.tui.past_view import PastView
 from console.tui.terminal_driver import TerminalDriver
 from console.tui.widgets.drawing import OneLine, PageScreen, Toned
 from console.tui.widgets.frame import CRUMB, Frame, FrameDrawing, since_boot
@@ -109,9 +110,11 @@ class MusterApp(App[None]):
         environment_of: EnvironmentOf = no_environment,
         session: SessionState | None = None,
         flags: Mapping[str, Any] | None = None,
+        at: str = "",
     ) -> None:
-        """`theme` as the setting of that name has it; `environment_of`: the environment of a cell of these names;
-        `flags`: what was given on the command line, for the page of settings."""
+        """`at`: the earlier time to begin at, as a person writes it; `theme` as the setting of that name has it;
+        `environment_of`: the environment of a cell of these names; `flags`: what was given on the command line, for the
+        page of settings."""
         super().__init__()
         self.registry = key_map.rows(keys.bound)
         """Every action, with the keys of this person."""
@@ -134,8 +137,12 @@ class MusterApp(App[None]):
         self._refused = ("", float("-inf"))
         """What a page was refused last, and when."""
         self.link = ConnectionState()
+        self.past = PastView(self)
+        self._begin_at = at
         self.feed = Feed(client_factory, self.post_message)
-        self.beside = PresenceReporter(self.client, self.post_message, identity.person if identity is not None else "")
+        self.beside = PresenceReporter(
+            self.link.live, self.post_message, identity.person if identity is not None else ""
+        )
         self.frame = Frame()
         self.drawing = FrameDrawing(self)
         self.navigator = Navigator(self.client, self.events, self._arrives, lambda: self.post_message(Landed()))
@@ -202,6 +209,13 @@ class MusterApp(App[None]):
         self._tell_place()
         if self.navigator.current is not None:
             self.feed.tail(self.navigator.current.TAILS)
+        # Of a page that is still to be built that is its name, over what was there before.
+        self.draw_now(lay_out=not self.navigator.landing)
+
+    def draw_now(self, *, lay_out: bool = True) -> None:
+        """Draw what answers a key before anything else is done."""
+        if isinstance(self.screen, PageScreen):
+            self.screen.draw(lay_out=lay_out)
 
     def _tell_place(self) -> None:
         """To the others who are here."""
@@ -284,6 +298,9 @@ class MusterApp(App[None]):
         self.beside.start()
         self._dress()
         self.drawing.banner()
+        if self._begin_at:
+            self.past.go(self._begin_at)
+            self._begin_at = ""
         if again and self.navigator.current is not None:
             # Whatever was being waited for died with the engine; what is not of the cell may have changed too.
             self.navigator.current.look_again()
@@ -292,12 +309,13 @@ class MusterApp(App[None]):
     @on(Arrived)
     def _arrived(self, event: Arrived) -> None:
         changes = event.changes
-        if changes.version < self.link.seen.version:
-            self.events.clear()
-        self.events.add(changes.items, changes.missed, changes.at_ms, whole=event.whole)
+        if not self.past.at_ms:
+            if changes.version < self.link.seen.version:
+                self.events.clear()
+            self.events.add(changes.items, changes.missed, changes.at_ms, whole=event.whole)
         moved = self.link.arrived(event, self.clock())
         self.drawing.banner()
-        if moved:
+        if moved and not self.past.at_ms:
             self.reload()
         self.drawing.top()
 
@@ -326,7 +344,9 @@ class MusterApp(App[None]):
         pane = self.navigator.current
         if pane is None:
             return Context(connected=self.connected)
-        return Context(pane.NAME, pane.TARGETS, pane.targets, self.connected, len(self.navigator.stack))
+        return Context(
+            pane.NAME, pane.TARGETS, pane.targets, self.connected, len(self.navigator.stack), self.past.reason
+        )
 
     @property
     def connected(self) -> bool:
@@ -455,6 +475,7 @@ class MusterApp(App[None]):
         return await self._check_bindings(key, priority=True) or await self._check_bindings(key)
 
     async def on_prompt_bar_ready(self, event: PromptBar.Ready) -> None:
+        self.draw_now()
         await self.bars.ready(event.bar)
 
     def on_prompt_bar_edited(self, event: PromptBar.Edited) -> None:
@@ -494,13 +515,14 @@ def run(
     environment_of: EnvironmentOf = no_environment,
     session: SessionState | None = None,
     flags: Mapping[str, Any] | None = None,
+    at: str = "",
 ) -> int:
     """Show the console until the person leaves. The factory is called on a thread, after the first paint and again
     after every loss. Returns an exit code."""
     draw_on_what_may_vanish()
     app = MusterApp(
         client_factory, read_only=read_only, title=title, start=start, log=log, identity=identity, theme=theme,
-        keys=keys, environment_of=environment_of, session=session, flags=flags,
+        keys=keys, environment_of=environment_of, session=session, flags=flags, at=at,
     )  # fmt: skip
     if constants.DRIVER is None:
         # Not in a browser, where textual-serve brings one.

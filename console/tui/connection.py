@@ -43,6 +43,8 @@ class ConnectionState:
 
     def __init__(self) -> None:
         self.client_now: Client | None = None
+        self.past_ms = 0
+        """Cell time as of which pages ask; 0: now."""
         self.health: Health | None = None
         self.seen = DataAge()
         self.outage: Outage | None = None
@@ -52,7 +54,13 @@ class ConnectionState:
         """Of pages whose data are of no version: of when they are, and since when that is known."""
 
     def client(self) -> Client:
-        """Raises UnreachableError while there is none. Safe on any thread."""
+        """The client for what is shown, which may be of an earlier time. Raises UnreachableError while there is none.
+        Safe on any thread."""
+        client, past_ms = self.live(), self.past_ms
+        return client.as_of(past_ms) if past_ms else client
+
+    def live(self) -> Client:
+        """The client of the cell as it is. Errors as `client`."""
         client = self.client_now
         if client is None:
             raise UnreachableError("not connected to an engine", "The console keeps retrying")

@@ -37,7 +37,7 @@ PAGES = {
     "workload": "workload {}", "node": "node {}", "queue": "queue {}", "pool": "pools name:{}", "order": "orders id:{}",
     "reservation": "reservations name:{}", "zone": "nodes zone:{}", "block": "nodes block:{}", "rack": "nodes rack:{}",
     "proposal": "proposal {}", "runbook": "runbook {}", "draft": "draft {}", "recommendation": "recommendations",
-    "run": "whatif", "record": "record {}",
+    "run": "whatif", "record": "record {}", "incident": "incident {}",
 }  # fmt: skip
 """The line that leads to something of a kind."""
 _LIKE_AN_ID = re.compile(r"[0-9/_.:-]")
@@ -92,6 +92,12 @@ def open_beside(app: MusterApp, name: str) -> None:
 
 
 DEEDS: dict[str, str] = {
+    "past": "console.tui.past_view:ask",
+    "now": "console.tui.past_view:now",
+    "minute_back": "console.tui.past_view:minute_back",
+    "minute_on": "console.tui.past_view:minute_on",
+    "five_back": "console.tui.past_view:five_back",
+    "five_on": "console.tui.past_view:five_on",
     "columns": "console.tui.list_layout:columns",
     "sort": "console.tui.list_layout:sort",
     "mark_range": "console.tui.list_layout:mark_range",
@@ -117,17 +123,45 @@ DEEDS: dict[str, str] = {
     "settle_undone": "console.tui.screens.outside:settle_undone",
     "approve_runbook": "console.tui.screens.policy:approve_runbook",
     "retire_runbook": "console.tui.screens.policy:retire_runbook",
+    "claim_incident": "console.tui.screens.incidents:claim",
+    "hand_over_incident": "console.tui.screens.incidents:hand_over",
+    "note_incident": "console.tui.screens.incidents:note",
+    "close_incident": "console.tui.screens.incidents:close",
+    "propose_of_incident": "console.tui.screens.incidents:propose",
 }
 """Action id -> `module:function`, called as `function(app, argument)`: `argument` is what stands behind its name in the
 `:` bar, empty for a key. Raises SpecError for an argument it cannot read; whatever takes time it runs as a worker of
 the app. The module is loaded when it is first wanted."""
 
 
-ONE = ("workload", "node", "queue", "proposal", "runbook", "record", "output", "intent")
+ONE = ("workload", "node", "queue", "proposal", "runbook", "record", "output", "intent", "incident")
 """Pages of one thing, whose id stands behind their name."""
-NARROWED = ("forecast", "topology", "cost", "settings", "proposals", "audit", "bookmarks", "events", "fleet")
+NARROWED = (
+    "forecast",
+    "topology",
+    "cost",
+    "settings",
+    "proposals",
+    "audit",
+    "bookmarks",
+    "events",
+    "fleet",
+    "incidents",
+)
 """Pages that may be narrowed down by what stands behind their name."""
-ABOUT = ("overview", "recommendations", "workloads", "workload", "nodes", "node", "queues", "queue", "pools")
+ABOUT = (
+    "overview",
+    "recommendations",
+    "workloads",
+    "workload",
+    "nodes",
+    "node",
+    "queues",
+    "queue",
+    "pools",
+    "incidents",
+    "incident",
+)
 """Pages whose chosen one a draft may be about."""
 READ_FIRST = ("approve", "break_glass")
 """Actions on a proposal that need its page read to the end of the plan."""
@@ -190,7 +224,7 @@ class Navigation:
             "propose_rule": lambda: self.propose_draft("rule"),
             "propose_model": lambda: self.propose_draft("model"),
             "handover": lambda: self._draft_report("handover", ""),
-            "incident": lambda: self._draft_report("incident", ""),
+            "incident_summary": lambda: self._draft_report("incident", ""),
         }
         self._deeds |= {name: partial(self.decide, name) for name in DECISIONS}
 
@@ -226,8 +260,10 @@ class Navigation:
     def back(self) -> None:
         """Undo the innermost selection or filter, else one page back."""
         pane = self._app.navigator.current
-        if pane is not None and not pane.clear_one():
-            self._app.navigator.back()
+        if self._app.past.back_out() or pane is None or pane.clear_one():
+            return
+        if not self._app.navigator.back():
+            self._app.past.now()
 
     def travel(self, step: int) -> None:
         """Through the views as one came by them."""
@@ -469,14 +505,16 @@ class Navigation:
     def _do_command(self, command: ParsedCommand, *, drill: bool = False) -> None:
         """Carry out a command. With `drill` it came from the page, and Back returns there. Raises SpecError."""
         action, argument = command.action, command.argument
+        if self._app.past.at_ms and (action.mutates or action.changes):
+            raise SpecError("", f"{action.title}: {self._app.past.reason}")
         if action.id in DEEDS:
             self._do_deed(action, argument)
         elif action.id == "run":
             self._run_typed(argument)
         elif action.id == "draft":
             self._draft_typed(argument)
-        elif action.id in ("handover", "incident"):
-            self._draft_report(action.id, argument)
+        elif action.id in ("handover", "incident_summary"):
+            self._draft_report("handover" if action.id == "handover" else "incident", argument)
         elif action.argument == "flags":
             self._propose(action, argument)
         elif action.mutates:

@@ -343,6 +343,11 @@ class EventLog:
     def clear(self) -> None:
         self._kept.clear()
 
+    def begin_anew(self) -> None:
+        """What is added next is of another time."""
+        self.clear()
+        self.at_ms = self.missed = 0
+
     @property
     def serial(self) -> int:
         """Serial of the newest change; grows by one with each."""

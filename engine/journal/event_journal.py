@@ -82,10 +82,16 @@ def last_written_ms(connection: Connection) -> int:
     return connection.execute(newest).scalar() or 0
 
 
-def newest_snapshot(connection: Connection, place: Place) -> tuple[dict[str, Any] | None, int, int]:
-    """(state, version, chain); (None, 0, 0) where there is none yet. Raises JournalCorrupt."""
+def newest_snapshot(
+    connection: Connection, place: Place, at_most: int | None = None, above: int = 0
+) -> tuple[dict[str, Any] | None, int, int]:
+    """(state, version, chain) of the newest, or of the newest of versions `above` one and up to another; (None, 0, 0)
+    where there is none. Raises JournalCorrupt."""
     table = table_of(Snapshot)
-    newest = connection.execute(select(table).order_by(table.c.version.desc()).limit(1)).mappings().first()
+    query = select(table).where(table.c.version > above)
+    if at_most is not None:
+        query = query.where(table.c.version <= at_most)
+    newest = connection.execute(query.order_by(table.c.version.desc()).limit(1)).mappings().first()
     if newest is None:
         return None, 0, 0
     refuse_damaged_snapshot(place, newest)
@@ -101,12 +107,15 @@ def refuse_damaged_snapshot(place: Place, row: Any) -> None:
 
 
 def batches(
-    connection: Connection, place: Place, after: tuple[int, int], end: tuple[int, int]
+    connection: Connection, place: Place, after: tuple[int, int], end: tuple[int, int], *, more: bool = False
 ) -> Iterator[list[ev.AnyEvent]]:
-    """Yield the batches behind `after`, which must lead to `end`: each (version, chain). Raises JournalCorrupt."""
+    """Yield the batches behind `after`, which must lead to `end`: each (version, chain). `more`: there may be batches
+    behind that end. Raises JournalCorrupt."""
     version, chain = after
     table = table_of(Batch)
     query = select(table).where(table.c.first_version > version).order_by(table.c.first_version)
+    if more:
+        query = query.where(table.c.first_version <= end[0])
     with contextlib.closing(connection.execution_options(yield_per=AT_ONCE).execute(query)) as rows:
         for row in rows.mappings():
             refuse_damaged(place, f"the batch of event {version + 1}", row, BatchRow)

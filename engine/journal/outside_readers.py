@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from sqlalchemy import Connection, Table, delete, func, insert, inspect, select
@@ -40,14 +40,22 @@ def read(place: Place, ask: Callable[[Connection], T]) -> T:
     """Return what `ask` finds there, as of one moment, beside whatever engine runs. Raises JournalError."""
     database = reader(place)
     try:
-        with database.begin() as connection:
+        with reading(place, database) as connection:
             return ask(connection)
+    finally:
+        database.dispose()
+
+
+@contextlib.contextmanager
+def reading(place: Place, database: Database) -> Iterator[Connection]:
+    """Give a connection of `reader` on which all reads are of one moment. Raises JournalError."""
+    try:
+        with database.begin() as connection:
+            yield connection
     except (SQLAlchemyError, UnicodeDecodeError) as error:
         if isinstance(place, SqliteFile):
             raise unavailable(place.path, "read", error) from error
         raise postgres_sessions.refused(place, "read", error) from error
-    finally:
-        database.dispose()
 
 
 AT_ONCE = 500

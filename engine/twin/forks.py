@@ -185,7 +185,7 @@ def _work(work: Callable[[Report], None], pipe: int, parent: int, keep: tuple[in
         die_with_parent()
         if os.getppid() == parent:
             os.nice(niceness)
-            _bound_memory()
+            bound_memory()
             _close_all_but(pipe, *keep)
             # What was there is never garbage here, and to look through it would copy all of it; what is made here is
             # freed without looking, or ends with the process.
@@ -218,7 +218,7 @@ def die_with_parent() -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _bound_memory() -> None:
+def bound_memory() -> None:
     """Address space, because that is known at once: what is shared with the parent counts, what is copied on write of
     it does not count again. One that was bound before is not let out."""
     if sys.platform != "linux":

@@ -30,7 +30,8 @@ COMMANDS = (
     "workload advise wl-000001", "proposal list", "proposal show P-1", "proposal show P-2", "proposal show P-3",
     "proposal reviews", "runbook list", "runbook show half-done", "audit show", "audit show 7", "policy show",
     "policy check -", "cancel wl-000001 --dry-run", "draft --list", "draft why", "draft why --llm", "handover",
-    "incident summary", "cell model", "recommend --all",
+    "incident summary", "incident list", "incident show 1", "incident claim 1",
+    "cell model", "recommend --all",
 )  # fmt: skip
 QUICK = (
     "overview",

@@ -173,7 +173,7 @@ NOT_YET = "lift"
 """The manual's example of an action that somebody adds."""
 STANDS_FOR = {"N": "1"}
 IN_PART = re.compile(
-    "muster: (missing |.*: expected one argument|one of the arguments |.here is no (command )?'(.* )?([A-Z]+|lift)')"
+    "muster: (missing |.*: expected one argument|one of the arguments |.here is no (command )?'(.* )?([A-Z]+s?|lift)')"
 )
 """Of a line that was cut short, or names a thing by a word in capitals."""
 MENTION = re.compile(r"(?<![\w/.@-])muster((?: --?[a-z][\w-]*| [^\s`]+)*)")

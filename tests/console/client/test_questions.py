@@ -167,11 +167,11 @@ def test_a_new_question_is_one_declaration_and_its_answer(loop: EngineLoop, monk
         described = client._http.get("/v1/openapi.json").json()["paths"]["/v1/shout"]["get"]
         client.close()
     assert described["summary"] == "A word, several times"
-    assert [each["name"] for each in described["parameters"]] == ["word", "times"]
+    assert [each["name"] for each in described["parameters"]] == ["word", "times", "muster-as-of"]
 
 
 def test_declarations_say_nothing_twice() -> None:
     routes = [(question.method, question.path) for question in QUESTIONS]
     assert len(set(routes)) == len(routes)
     plain = {name for name, _ in inspect.getmembers(Client, inspect.isfunction) if not name.startswith("_")}
-    assert plain - {question.name for question in QUESTIONS} == {"follow", "records", "close"}
+    assert plain - {question.name for question in QUESTIONS} == {"follow", "records", "close", "as_of"}

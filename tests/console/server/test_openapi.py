@@ -88,7 +88,7 @@ def test_changes_take_a_key_and_reads_say_what_they_show(told: dict[str, Any]) -
 
     assert headers("/v1/command", "post") == {"idempotency-key"}
     assert headers("/v1/vote", "post") == {"idempotency-key"}
-    assert headers("/v1/query", "post") == {"muster-at-least"}
+    assert headers("/v1/query", "post") == {"muster-at-least", "muster-as-of"}
     assert headers("/healthz", "get") == set()
 
 

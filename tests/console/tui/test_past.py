@@ -1,0 +1,94 @@
+"""Looking back on the console: each page is of then and says so, nothing can be done there, and Esc leads to now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from console.service.advisor import Advisor
+from console.service.local_client import LocalClient
+from engine.control import Engine
+from engine.model.commands import Submit
+from tests.console.tui.test_app import console, here, line, notes, press, until, write
+from tests.console.tui.test_app import quick as quick
+from tests.support.gates import gate_of
+from tests.support.served import HOUR_MS, gpu_job, running_loop
+
+MINUTE_MS = 60_000
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[LocalClient]:
+    """A cell at 04:32: work ran from 02:00 to 03:00, and other work came at 04:00."""
+
+    def day(engine: Engine) -> None:
+        for at_ms, name in ((2 * HOUR_MS, "early"), (4 * HOUR_MS, "late")):
+            engine.advance(at_ms)
+            engine.command(Submit(workloads=(gpu_job(name),)))
+        engine.advance(4 * HOUR_MS + 32 * MINUTE_MS)
+
+    with running_loop(tmp_path / "journal.db") as loop:
+        loop.paused = True
+        loop.call(day)
+        made = LocalClient(loop, gate_of(loop.engine), Advisor(loop), name="lab")
+        yield made
+        made.break_off()
+
+
+async def test_pages_are_of_then_until_one_goes_back(client: LocalClient) -> None:
+    async with console(client) as pilot:  # type: ignore[arg-type]
+        app = pilot.app
+        await press(pilot, "t")
+        await write(pilot, "at 02:30")
+        await press(pilot, "enter")
+        await until(pilot, lambda: "AS OF 1970-01-01 02:30:00 UTC (2h 2m ago), read only" in line(pilot, "banner"))
+        await until(pilot, lambda: here(pilot).as_of == (app.past.version, 2 * HOUR_MS + 30 * MINUTE_MS))  # type: ignore[attr-defined]
+        assert "as of then" in line(pilot, "title")
+        assert app.client().workload("early").state == "running"  # type: ignore[attr-defined]
+        assert "02:30:00 UTC" in line(pilot, "top")
+        assert [item.subject for item in app.events.newest(1)] == ["early"]  # type: ignore[attr-defined]
+        await press(pilot, "X")
+        await until(pilot, lambda: "as of 1970-01-01 02:30:00 nothing can be changed" in notes(pilot))
+        await press(pilot, "colon")
+        await write(pilot, "cancel early")
+        await press(pilot, "enter")
+        assert "nothing can be changed" in "".join(text for text, _, _ in app.bars.bar._hint._left)  # type: ignore[attr-defined]
+        await press(pilot, "escape")
+        await press(pilot, "full_stop")
+        await until(pilot, lambda: "AS OF 1970-01-01 02:31:00" in line(pilot, "banner"))
+        await press(pilot, "less_than_sign", "comma")
+        await until(pilot, lambda: "AS OF 1970-01-01 02:25:00" in line(pilot, "banner"))
+        await press(pilot, "escape")
+        await until(pilot, lambda: line(pilot, "banner") == "")
+        assert app.client().workload("early").state == "finished"  # type: ignore[attr-defined]
+        await until(pilot, lambda: app.events.newest(1)[0].subject == "late")  # type: ignore[attr-defined]
+
+
+async def test_a_time_that_cannot_be_shown_is_refused_and_one_stays(client: LocalClient) -> None:
+    async with console(client) as pilot:  # type: ignore[arg-type]
+        await press(pilot, "full_stop")
+        await until(pilot, lambda: "this is now" in notes(pilot))
+        await press(pilot, "t")
+        await write(pilot, "at 1969-12-31 10:00")
+        await press(pilot, "enter")
+        await until(pilot, lambda: "is before the first that is kept" in notes(pilot))
+        assert line(pilot, "banner") == ""
+
+
+async def test_each_page_shows_then_or_says_that_it_is_not_kept(client: LocalClient) -> None:
+    async with console(client) as pilot:  # type: ignore[arg-type]
+        await press(pilot, "colon")
+        await write(pilot, "at 02:30")
+        await press(pilot, "enter")
+        await until(pilot, lambda: "AS OF" in line(pilot, "banner"))
+        for command in ("overview", "queues", "nodes", "pools", "events", "workload early", "queue a", "topology"):
+            pilot.app.steering.run(command)  # type: ignore[attr-defined]
+            await pilot.pause()
+            await pilot.app.workers.wait_for_complete()
+            assert "not kept" not in notes(pilot), command
+        for command in ("proposals", "policy", "suggestions", "audit"):
+            pilot.app.clear_notifications()
+            pilot.app.steering.run(command)  # type: ignore[attr-defined]
+            await until(pilot, lambda: "not kept as of 1970-01-01 02:30:00 UTC" in notes(pilot))
