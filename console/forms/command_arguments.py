@@ -75,6 +75,7 @@ SCENARIOS = ("gke-65k", "gke-130k", "clemson", "spot-week", "predictive-day")
 
 def scenario(target: argparse.ArgumentParser) -> None:
     target.add_argument("--scenario", choices=SCENARIOS, help="with --demo: watch this instead of days of AI work")
+    target.add_argument("--quiet-day", action="store_true", help="with --demo: without a past, and nothing goes wrong")
 
 
 def speed(target: argparse.ArgumentParser) -> None:

@@ -732,7 +732,8 @@ def test_a_console_starts_again_what_died_of_its_own_and_nothing_else(paths: Cel
 def test_an_engine_comes_back_with_its_own_arguments_whoever_starts_it(paths: CellPaths) -> None:
     """A demo stays a demo at its speed, also by a console that was opened with `--cell` alone; one that may only read
     starts none, and says who would."""
-    arguments = ["--data", str(paths.folder), "--cell", "lab", "--demo", "--nodes", "20", "--speed", "30"]
+    arguments = ["--data", str(paths.folder), "--cell", "lab", "--demo", "--quiet-day", "--nodes", "20",
+                 "--speed", "30"]  # fmt: skip
     ensure_engine(paths, arguments)
     before = RemoteClient(str(paths.socket)).health()
     first = killed(paths)
@@ -786,7 +787,9 @@ def test_two_consoles_that_start_it_again_have_one_engine_and_do_so_at_every_kil
         wait_for(lambda: len(reapers() - before) == 1)
 
 
-@pytest.mark.parametrize("first", [("--speed", "5000"), ("--demo", "--nodes", "20")], ids=["ahead", "behind"])
+@pytest.mark.parametrize(
+    "first", [("--speed", "5000"), ("--demo", "--quiet-day", "--nodes", "20")], ids=["ahead", "behind"]
+)
 def test_a_cell_with_a_time_of_its_own_is_served_in_real_time_from_where_its_journal_ends(
     paths: CellPaths, first: tuple[str, ...]
 ) -> None:
@@ -867,7 +870,7 @@ def test_the_other_running_cell_is_suggested(paths: CellPaths, capsys: pytest.Ca
 
 @pytest.mark.thorough
 def test_a_demo_has_load_and_goes_on_after_a_restart(paths: CellPaths) -> None:
-    arguments = ["--demo", "--nodes", "20", "--speed", "5000", "--data", str(paths.folder)]
+    arguments = ["--demo", "--quiet-day", "--nodes", "20", "--speed", "5000", "--data", str(paths.folder)]
     ensure_engine(paths, arguments)
     client = RemoteClient(str(paths.socket))
     wait_for(lambda: client.overview().finished_last_hour > 0)
