@@ -1,4 +1,4 @@
-"""Commands about the past: `muster events`, `muster history`, `muster import`."""
+"""Commands about the past: `muster events`, `muster history show`, `muster history import`."""
 
 from __future__ import annotations
 

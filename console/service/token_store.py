@@ -166,9 +166,9 @@ class Tokens:
             if actor.subject == proof.account:
                 raise Unauthenticated(
                     f"the policy names nobody whose account is {proof.account[:300]!a}",
-                    "Have it added to your accounts: muster operator add",
+                    "Have it added to your accounts: muster policy operator add",
                 )
-            ask = TokenAsk(name="muster login", scopes=(), life_ms=life_ms)
+            ask = TokenAsk(name="muster token login", scopes=(), life_ms=life_ms)
             return self._make(engine, actor, actor.subject, ask, (LOGIN,), proof)
 
         return self._loop.call(make)
@@ -218,9 +218,9 @@ class Tokens:
             raise RefusedError(f"you may not make tokens for services: {why_not}", "Ask an admin")
         subject = f"service:{ask.service}"
         known = any(service.subject == subject for service in policy.services)
-        if not known and not {"read", "agent"}.issuperset(ask.scopes):
+        if not known and not {"read", "agent", "alert"}.issuperset(ask.scopes):
             raise RefusedError(
-                f"the policy has no service {ask.service!a}, which therefore may only look or report as a node",
+                f"the policy has no service {ask.service!a}, which may only look, raise alerts or report as a node",
                 "Add it under `services` of the policy",
             )
         return subject
@@ -233,7 +233,7 @@ class Tokens:
         age_ms = self._gate.policies.clock() - kept.line.created_ms if kept is not None else FRESH_MS
         if actor.deeds is not None or age_ms >= FRESH_MS:
             raise RefusedError(
-                "a token makes no tokens", "Ask on the engine's machine, with --as, or anew after `muster login`"
+                "a token makes no tokens", "Ask on the engine's machine, with --as, or anew after `muster token login`"
             )
 
     def _may_see(self, actor: Actor, line: TokenLine) -> bool:
@@ -392,3 +392,5 @@ def _check_terms(ask: TokenAsk) -> None:
             raise SpecError(f"within.{what}", "has a name that cannot be one, or more than 100", "Name some of them")
     if "agent" in ask.scopes and (ask.within.queues or ask.within.tenants):
         raise SpecError("within", "names queues or tenants, and a node is in neither", "Limit agents to pools")
+    if "alert" in ask.scopes and ask.within != Scope():
+        raise SpecError("within", "limits a source of alerts, whose labels may name anything", "Leave the limit out")

@@ -43,6 +43,7 @@ from console.views.findings import (
     objectives,
     of_advice,
     of_budgets,
+    of_incidents,
     of_objectives,
     of_proposals,
     of_the_cell,
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
     from engine.model.queries import BudgetLine
     from recommender.estimates.queries import Forecast
     from recommender.findings.suggestions import Recommendation
+    from runbooks.plans.incidents import Incident
     from runbooks.plans.typed_plan import Proposal
 
 
@@ -326,6 +328,10 @@ class OverviewData(NamedTuple):
     """The first of those that wait."""
     lately: RecentColumn | None = None
     """None: it was not asked for."""
+    incidents: int = 0
+    """Incidents that are open or claimed."""
+    named_incidents: tuple[Incident, ...] = ()
+    """The first of those."""
 
     @property
     def version(self) -> int:
@@ -408,6 +414,7 @@ def all_findings(glance: OverviewData, beside: SlowReadings) -> list[OverviewFin
     if not glance.view.pools:
         return []
     return [
+        *of_incidents(glance.incidents, glance.named_incidents),
         *of_the_cell(glance.view),
         *of_objectives(glance.view.burns),
         *of_budgets(beside.budgets or ()),
@@ -429,7 +436,7 @@ def now_lines(
     if not view.pools:
         return [
             Line((("! ", "warn"), ("this cell has no nodes yet", ""))),
-            Line((("  muster define cell.yaml", "dim"),)),
+            Line((("  muster cell define cell.yaml", "dim"),)),
             Line((("  or try a busy one: muster --demo", "dim"),)),
         ]
     if not found and not_known:

@@ -180,7 +180,7 @@ def unpriced(width: int) -> tuple[Line, ...]:
     told = (
         ("no pool has a price: nothing is charged, and budgets stay at zero", ""),
         (":set-price POOL 12.5 sets the price of a node in dollars an hour, from now on", "dim"),
-        ("in a cell file: price_usd_hour of the pool: muster define", "dim"),
+        ("in a cell file: price_usd_hour of the pool: muster cell define", "dim"),
     )
     return tuple(text_line(cut(text, width), tone) for text, tone in told)
 

@@ -421,7 +421,7 @@ def empty_curve(curve: Curve, width: int) -> list[str]:
         last = timestamp(curve.last_ms)[:16]
         told = f"nothing was measured in the last {curve.window}: {meaning}. The last value is of {last} UTC"
     elif of == "node":
-        told = f"{meaning}: never measured. The figures of nodes come from a Prometheus: muster import prometheus URL"
+        told = f"{meaning}: never measured. Bring it from a Prometheus: muster history import prometheus URL"
     else:
         told = f"{meaning}: never measured yet. The engine measures once a minute of the cell's time"
     return wrap(f"{told}{f'. Nothing is kept now: {printable(curve.error)}' if curve.error else ''}", max(20, width))

@@ -105,10 +105,12 @@ from recommender.history.metrics import (
     SampleBatch,
     SeriesKey,
 )
+from runbooks.actions.catalogue import CATALOG
 from runbooks.drafts.typed_draft import DraftAsk, Drafter, DraftRun, ModelStanding
 from runbooks.gate.approval_policy import Caller, Candidate, PolicyChange, PolicyCheck, PolicyView, PolicyVote, Verdict
 from runbooks.gate.run_limits import Freeze, FreezeSpec
 from runbooks.plans.identity import Signed
+from runbooks.plans.incidents import Incident, IncidentChange, NewIncident
 from runbooks.plans.queries import (
     AuditPage,
     AuditPart,
@@ -139,7 +141,7 @@ from runbooks.plans.typed_plan import (
     Tier,
 )
 from runbooks.plans.typed_plan import Simulated as Fork
-from tests.console import fake_gate, fake_policy
+from tests.console import fake_gate, fake_incidents, fake_policy
 
 NOW_MS = 1_772_366_400_000
 """2026-03-01 12:00:00 UTC."""
@@ -625,7 +627,7 @@ class FakeClient(Client):
         return IntentsReport(at_ms=self.now_ms, open=0, sent=0, accepted=0, in_doubt=0, items=())
 
     def intent(self, number: int) -> IntentDetail:
-        raise NotFoundError(f"there is no intent i{number}", "See muster intents")
+        raise NotFoundError(f"there is no intent i{number}", "See muster slurm intents")
 
     def answer_intent(self, said: IntentAnswer) -> Receipt:
         self.deeds.append((f"intent {said.outcome}", f"i{said.number}"))
@@ -805,7 +807,7 @@ class FakeClient(Client):
             worth_gpu_milli_h=suggestion.benefit.waiting_gpu_milli_h,
             first_ms=self.now_ms - 90 * MINUTE,
             note="" if reason is None else f"rejected on 2026-03-01 12:00 UTC by ada because {reason}",
-            command=() if number == 1 else (suggestion.action.replace("_", "-"), *suggestion.targets),
+            command=() if number == 1 else (*CATALOG[suggestion.action].shell.split(), *suggestion.targets),
             simulated=SuggestionTrial(
                 state="done", edits=("uncordon node-00005,node-00013",), version=self.version, at_ms=self.now_ms,
                 horizon_ms=outlook.horizon_ms, seeds=outlook.seeds, figures=outlook.figures,
@@ -1147,6 +1149,35 @@ class FakeClient(Client):
     def close_review(self, review: int, comment: str) -> None:
         self.deeds.append(("close_review", str(review)))
         self.kept_reviews = tuple(kept for kept in self.kept_reviews if kept.id != review)
+
+    def incidents(self, states: tuple[str, ...] = (), limit: int = 200) -> tuple[Incident, ...]:
+        every = (fake_incidents.incident(self.now_ms, self._text, number) for number in (2, 1))
+        return tuple(each for each in every if not states or each.state in states)
+
+    def incident(self, incident_id: str) -> Incident:
+        return fake_incidents.incident(self.now_ms, self._text, int(incident_id.removeprefix("I-")))
+
+    def incident_changes(self, incident_id: str) -> tuple[IncidentChange, ...]:
+        return fake_incidents.changes(self._text)
+
+    def open_incident(self, new: NewIncident) -> Incident:
+        return self._did_to("open", "I-1")
+
+    def claim_incident(self, incident_id: str, over: bool = False) -> Incident:
+        return self._did_to("take over" if over else "claim", incident_id)
+
+    def hand_over_incident(self, incident_id: str, to: str, note: str = "") -> Incident:
+        return self._did_to(f"hand over to {to}", incident_id)
+
+    def note_incident(self, incident_id: str, text: str) -> Incident:
+        return self._did_to(f"note {text}", incident_id)
+
+    def close_incident(self, incident_id: str, found: str) -> Incident:
+        return self._did_to(f"close {found}", incident_id)
+
+    def _did_to(self, deed: str, incident_id: str) -> Incident:
+        self.deeds.append((deed, incident_id))
+        return self.incident(incident_id)
 
     def freezes(self) -> tuple[Freeze, ...]:
         return self.kept_freezes

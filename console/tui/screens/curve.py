@@ -69,7 +69,7 @@ class CurvePane(ChartPane[Curve]):
 
     @property
     def copyable(self) -> str:
-        return f"muster history {self.detail.name} {self._asked.subject}" if self.detail else ""
+        return f"muster history show {self.detail.name} {self._asked.subject}" if self.detail else ""
 
     def place(self) -> dict[str, Any]:
         return super().place() | {"mark": self._mark_ms}

@@ -19,6 +19,7 @@ from console.forms.settings import Environment
 from console.text.terminal_text import duration, printable, timestamp
 from console.tui.widgets.drawing import Covered, OneLine, Part, part
 from console.views.lists import Span
+from console.views.sections import plural
 
 if TYPE_CHECKING:
     from console.client.protocol import Health
@@ -232,6 +233,8 @@ def top_bar(
     spans.append((_pace(health), "caution" if health.paused else "off"))
     spans.append((f"  v{version:,}", "off"))
     spans.append((" ✗ retrying ", "alarm") if retrying else (" ● connected", "off"))
+    if health.incidents:
+        spans.append((f"  ▲ {health.incidents:,} {plural('incident', health.incidents)}", "caution"))
     if health.journal_error:
         spans.append(("  ✗ journal ", "alarm"))
     elif width >= 110 and not others[0]:

@@ -290,8 +290,8 @@ def test_the_registry_offers_what_the_catalogue_has_at_its_least_tier() -> None:
     assert set(offered) == set(CATALOG)
     for name, action in offered.items():
         assert action.tier == CATALOG[name].tier
-        assert action.shell.split()[:2] == ["muster", action.commands[0]]
-        assert action.commands == (CATALOG[name].shell,)
+        assert action.shell == f"muster {CATALOG[name].shell} {{ids}}"
+        assert action.commands == (CATALOG[name].word,)
 
 
 def test_an_action_is_possible_in_the_screen_exactly_where_the_catalogue_says() -> None:
