@@ -183,6 +183,13 @@ _ALLOWED = {
 _DISRUPTIVE = ("cancel", "requeue", "drain", "drain_queue")
 
 
+_MEASURED = {
+    "wait_p95_s": [i * 3e3 for i in range(10)], "quota_gpu": [8e3] * 6 + [12e3] * 4, "capacity_gpu": [12e3] * 10,
+    "quota_cpu": [64e3] * 10, "nodes_down": [0.0] * 7 + [3.0] * 3,
+}  # fmt: skip
+"""Ten steps of a metric. Of others the step's number, in thousands."""
+
+
 class FakeClient(Client):
     """Answers with made-up data what the pages ask. `down` makes every call fail, `refuse` with this error."""
 
@@ -821,14 +828,14 @@ class FakeClient(Client):
                       source="cell", step_ms=MINUTE, first_ms=0, last_ms=self.now_ms, stale=number == 2)
             for number, metric in enumerate(("demand_gpu", "running", "waiting"))
         )  # fmt: skip
+        times = [self.now_ms - (9 - i) * request.step_ms for i in range(10)]
+        values = _MEASURED.get(request.metric, [i * 1e3 for i in range(10)])
         points = tuple(
-            HistoryPoint(self.now_ms - (9 - i) * request.step_ms, 0, None, None, None, None, None)
-            if i == 4
-            else HistoryPoint(self.now_ms - (9 - i) * request.step_ms, 1, i * 1e3, i * 1e3, i * 1e3, i * 1e3, i * 1e3)
-            for i in range(10)
+            HistoryPoint(at_ms, 0, None, None, None, None, None) if i == 4 else HistoryPoint(at_ms, 1, *[value] * 5)
+            for i, (at_ms, value) in enumerate(zip(times, values, strict=True))
         )
         return History(
-            now_ms=self.now_ms, since_ms=0, until_ms=self.now_ms, series=keys, series_count=3, stale_count=1,
+            now_ms=self.now_ms, since_ms=times[0], until_ms=self.now_ms, series=keys, series_count=3, stale_count=1,
             points=points if request.metric else (),
             keep_ms=(2 * 86_400_000, 14 * 86_400_000, 400 * 86_400_000), keep_runs=200_000,
         )  # fmt: skip
