@@ -145,7 +145,9 @@ class Forecasts:
         names = sorted({key.subject for key in known if key.subject})
         near = difflib.get_close_matches(subject, names, 1)
         remedy = (
-            f"Did you mean {of}:{near[0]}?" if near else "`muster history` lists what there is; new cells have none"
+            f"Did you mean {of}:{near[0]}?"
+            if near
+            else "`muster history show` lists what there is; new cells have none"
         )
         raise NotFoundError(f"nothing has been measured of {request.subject or 'the cell'}", remedy)
 

@@ -540,6 +540,7 @@ def keep_what_is_loaded() -> None:
     140x45, `console_bench.py --nodes 5000 --workloads 50000`).
     """
     gc.freeze()
+    gc.enable()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
 
 

@@ -94,9 +94,9 @@ def test_forecasts_are_kept_as_they_were_made_and_scored_when_their_hour_has_com
 
 def test_the_shell_shows_it_at_80_columns(loop: EngineLoop, capsys: pytest.CaptureFixture[str]) -> None:
     with served_on_unix(loop) as path:
-        assert run(["forecast", "queue:a", "--connect", str(path)]) == 3
-        assert run(["forecast", "nonsense", "--connect", str(path)]) == 2
-        assert run(["forecast", "--hours", "999", "--connect", str(path)]) == 2
+        assert run(["history", "forecast", "queue:a", "--connect", str(path)]) == 3
+        assert run(["history", "forecast", "nonsense", "--connect", str(path)]) == 2
+        assert run(["history", "forecast", "--hours", "999", "--connect", str(path)]) == 2
     lines = forecast_lines(FakeClient().forecast(ForecastRequest(subject="queue:a")))
     assert max(map(len, lines)) <= 80
     assert sum("2026-03-0" in line for line in lines) == 48
