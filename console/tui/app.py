@@ -111,12 +111,14 @@ class MusterApp(App[None]):
         environment_of: EnvironmentOf = no_environment,
         session: SessionState | None = None,
         flags: Mapping[str, Any] | None = None,
+        page: str = "",
         at: str = "",
     ) -> None:
         """`at`: the earlier time to begin at, as a person writes it; `theme` as the setting of that name has it;
         `environment_of`: the environment of a cell of these names; `flags`: what was given on the command line, for the
-        page of settings."""
+        page of settings; `page`: the `:` line to begin on."""
         super().__init__()
+        self._page = page
         self.registry = key_map.rows(keys.bound)
         """Every action, with the keys of this person."""
         key_map.show(self.registry)
@@ -194,7 +196,9 @@ class MusterApp(App[None]):
         trail = trail_of(place.get("trail"))
         if trail and lost:
             self.say("restored where you were before the last console was lost")
-        self.navigator.open(self.frame.body, self._start, trail)
+        self.navigator.open(self.frame.body, self._start, () if self._page else trail)
+        if self._page:
+            self.steering.follow(self._page)
         self.feed.start()
         self.set_timer(AFTER_S, load_ahead)
         self.set_interval(1, self._time_passes)
@@ -517,6 +521,7 @@ def run(
     environment_of: EnvironmentOf = no_environment,
     session: SessionState | None = None,
     flags: Mapping[str, Any] | None = None,
+    page: str = "",
     at: str = "",
 ) -> int:
     """Show the console until the person leaves. The factory is called on a thread, after the first paint and again
@@ -524,7 +529,7 @@ def run(
     draw_on_what_may_vanish()
     app = MusterApp(
         client_factory, read_only=read_only, title=title, start=start, log=log, identity=identity, theme=theme,
-        keys=keys, environment_of=environment_of, session=session, flags=flags, at=at,
+        keys=keys, environment_of=environment_of, session=session, flags=flags, at=at, page=page,
     )  # fmt: skip
     if constants.DRIVER is None:
         # Not in a browser, where textual-serve brings one.
