@@ -106,7 +106,7 @@ def test_who_gives_up_waiting_lets_the_copy_go(client: Client) -> None:
     try:
         wait_until_shown(client, at_ms, give_up)
     except KeyboardInterrupt:
-        assert client.past(at_ms, 30.0).state == "ready", "asked again, it is made again"
+        assert client.past(at_ms, wait_s=30.0).state == "ready", "asked again, it is made again"
 
 
 NOW_MS = 1_776_336_000_000
