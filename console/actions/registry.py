@@ -57,9 +57,13 @@ ScreenName = Literal[
     "reviews",
     "fleet",
     "output",
+    "incidents",
+    "incident",
     "curve",
 ]
-TargetKind = Literal["", "workload", "node", "queue", "proposal", "runbook", "draft", "policy", "review", "intent"]
+TargetKind = Literal[
+    "", "workload", "node", "queue", "proposal", "runbook", "draft", "policy", "review", "intent", "incident"
+]
 SCREENS: tuple[ScreenName, ...] = get_args(ScreenName)
 LISTS: tuple[ScreenName, ...] = ("queues", "workloads", "nodes", "pools", "orders", "reservations")
 
@@ -207,6 +211,7 @@ _NODES: tuple[ScreenName, ...] = ("nodes", "node", "topology")
 _QUEUES: tuple[ScreenName, ...] = ("queues", "queue")
 _PROPOSALS: tuple[ScreenName, ...] = ("proposals", "proposal")
 _INTENTS: tuple[ScreenName, ...] = ("intents", "intent")
+_INCIDENTS: tuple[ScreenName, ...] = ("incidents", "incident")
 _DRAFTED: tuple[ScreenName, ...] = tuple(name for name in SCREENS if name not in ("recommendations", "draft"))
 """Pages on which a draft begins with the selection."""
 _TRIED: tuple[ScreenName, ...] = (*_WORK, *_NODES, *_QUEUES, "whatif")
@@ -407,7 +412,37 @@ ACTIONS: tuple[Action, ...] = (
         shell="muster handover",
     ),
     Action("edit_report", "In your editor", ("e",), ("draft",), commands=("edit",)),
-    Action("incident", "Incident summary", commands=("incident",), argument="words", shell="muster incident"),
+    Action(
+        "incident_summary", "Summary of late", commands=("summary",), argument="words", shell="muster incident summary",
+    ),
+    Action(
+        "incidents", "Incidents", commands=("incidents",), argument="words", shell="muster incident list", jump="I",
+    ),
+    Action("incident", "Incident by id", commands=("incident",), argument="id", shell="muster incident show ID"),
+    Action(
+        "claim_incident", "Claim", ("C",), _INCIDENTS, shell="muster incident claim ID", commands=("claim",),
+        argument="id", footer=True, changes=True, fleeting=True, targets="incident",
+        why_not=_needs_state("claimed", "open", "claimed", "resolved"),
+    ),
+    Action(
+        "hand_over_incident", "Hand over", ("H",), _INCIDENTS, shell="muster incident hand-over ID --to NAME",
+        commands=("hand-over",), argument="words", footer=True, changes=True, fleeting=True, targets="incident",
+        why_not=_needs_state("handed over", "open", "claimed", "resolved"),
+    ),
+    Action(
+        "note_incident", "Note", ("N",), _INCIDENTS, shell="muster incident note ID TEXT", commands=("note",),
+        argument="words", footer=True, changes=True, fleeting=True, targets="incident",
+    ),
+    Action(
+        "close_incident", "Close", ("K",), _INCIDENTS, shell="muster incident close ID --found TEXT",
+        commands=("close-incident",), argument="id", footer=True, changes=True, fleeting=True, targets="incident",
+        why_not=_needs_state("closed", "open", "claimed", "resolved"),
+    ),
+    Action(
+        "propose_of_incident", "Propose draft", ("A",), ("incident",), shell="muster draft DRAFT --propose rule",
+        footer=True, changes=True, fleeting=True, targets="incident",
+        why_not=_can("drafted", "no draft of it proposes anything: d drafts"),
+    ),
     Action(
         "propose_rule", "Propose rule's", ("A",), ("draft",), shell="muster draft DRAFT --propose rule", footer=True,
         changes=True, fleeting=True, why_not=_can("rule", "the rules ask for nothing to be done"),
@@ -450,7 +485,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("mark_all", "Mark all that match", ("a",), _MARKED),
     Action(
         "filter", "Filter", ("slash",),
-        (*LISTS, "events", "proposals", "audit", "runbooks", "drafts", "bookmarks"), footer=True,
+        (*LISTS, "events", "proposals", "audit", "runbooks", "drafts", "bookmarks", "output"), footer=True,
     ),
     Action("sort", "Sort", ("s",), LISTS, commands=("sort",), argument="columns", footer=True),
     Action("columns", "Columns", ("c",), LISTS, commands=("columns",), argument="columns"),

@@ -276,7 +276,8 @@ class LinearDecisions:
 
 AT_ONCE = 20
 """Lines that are said before one is asked whether to go on."""
-DRAFTED = ("draft", "handover", "incident")
+DRAFTED = {"draft": "draft", "handover": "handover", "incident_summary": "incident"}
+"""Action whose line has something drafted -> the task."""
 FOLLOW_S = 1.0
 """Longest wait for news before the person's input is looked at again."""
 OWN = {
@@ -479,7 +480,7 @@ class Conversation:
         elif action.mutates:
             self._deciding.act(action, argument)
         elif action.id in DRAFTED and not is_draft_id(argument):
-            self._go(f"draft {self._drafted(action.id, argument)}")
+            self._go(f"draft {self._drafted(DRAFTED[action.id], argument)}")
         elif action.id == "open":
             self._command(page_of(self.client(), argument))
         elif action.id in (*PAGES, *LISTS, "proposal"):

@@ -134,10 +134,27 @@ WORST = tuple(what for what, tone in EVENT_TONES.items() if tone in ("bad", "war
 """News that come first."""
 PAGES: tuple[ScreenName, ...] = (
     "overview", "workload", "node", "queue", "recommendations", "forecast", "cost", "runbook", "record", "draft",
-    "drafts", "policy", "reviews", "mirror", "intents", "intent", "fleet", "output", "curve",
+    "drafts", "policy", "reviews", "mirror", "intents", "intent", "fleet", "output", "incident",
+    "curve",
 )  # fmt: skip
-LISTS: tuple[ScreenName, ...] = ("queues", "workloads", "nodes", "pools", "orders", "proposals", "runbooks")
-_ONE = {"workloads": "workload", "nodes": "node", "queues": "queue", "proposals": "proposal", "runbooks": "runbook"}
+LISTS: tuple[ScreenName, ...] = (
+    "queues",
+    "workloads",
+    "nodes",
+    "pools",
+    "orders",
+    "proposals",
+    "runbooks",
+    "incidents",
+)
+_ONE = {
+    "workloads": "workload",
+    "nodes": "node",
+    "queues": "queue",
+    "proposals": "proposal",
+    "runbooks": "runbook",
+    "incidents": "incident",
+}
 """The page of one of them."""
 
 PageReader = Callable[[int, int], tuple[list[SpokenLine], int]]
@@ -149,7 +166,7 @@ def page_reader(line: str, client: Callable[[], Client]) -> PageReader:
     name, _, argument = line.partition(" ")
     if name == "overview":
         return partial(sliced, overview(client))
-    if name in ("proposals", "runbooks"):
+    if name in ("proposals", "runbooks", "incidents"):
         return lambda start, limit: sliced(_table(client(), name, argument), start, limit)
     if name == "output":
         return partial(sliced, _output(client(), argument))
@@ -229,7 +246,7 @@ def _rows(
 
 
 def _table(client: Client, name: str, words: str) -> list[SpokenLine]:
-    """Proposals or runbooks in whose line every word occurs. What is over is told when `all` are asked for."""
+    """Proposals, incidents or runbooks in whose line every word occurs; what is over when `all` are asked for."""
     rows: Sequence[Row]
     headings: Sequence[Heading]
     if name == "proposals":
@@ -238,6 +255,13 @@ def _table(client: Client, name: str, words: str) -> list[SpokenLine]:
         every, caller = words == "all", client.whoami()
         rows = list_rows(client.proposals(() if every else SHOWN_STATES), caller.now_ms, caller.me)
         headings, words = LIST_HEADINGS, "" if every else words
+    elif name == "incidents":
+        from console.views import incidents
+        from runbooks.plans.incidents import UNCLOSED
+
+        every, wall_ms = words == "all", client.whoami().now_ms
+        rows = [incidents.row_of(each, wall_ms) for each in client.incidents(() if every else UNCLOSED)]
+        headings, words = incidents.HEADINGS, "" if every else words
     else:
         from console.views.policy import HEADINGS, row_of
 

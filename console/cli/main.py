@@ -32,6 +32,7 @@ from console.forms.command_arguments import (
 )
 from console.forms.gate_arguments import (
     audit_commands,
+    incident_commands,
     intent_commands,
     policy_commands,
     proposal_commands,
@@ -546,7 +547,8 @@ def _draft_commands(commands: Any) -> None:
     handover = command(commands, "handover", "console.commands.drafts:handover", "what the next shift must know")
     handover.add_argument("--since", default="", metavar="TIME", help="so far back (8h)")
     handover.set_defaults(question="")
-    incident = command(commands, "incident", "console.commands.drafts:incident", "a summary of an incident")
+    kinds = incident_commands(commands)
+    incident = command(kinds, "summary", "console.commands.drafts:incident", "a summary of what happened lately")
     incident.add_argument("question", nargs="?", default="", metavar="TEXT", help="what it was, in your words")
     incident.add_argument("--since", default="", metavar="TIME", help="so far back (2h)")
     for report in (handover, incident):

@@ -62,6 +62,14 @@ from runbooks.drafts.typed_draft import DraftAsk, Drafter, DraftRun, ModelStandi
 from runbooks.gate.approval_policy import Caller, Candidate, PolicyChange, PolicyCheck, PolicyView, PolicyVote, Verdict
 from runbooks.gate.run_limits import Freeze, FreezeSpec
 from runbooks.plans.identity import Signed
+from runbooks.plans.incidents import (
+    MAX_REPORT_BYTES,
+    AlertReceipt,
+    AlertReport,
+    Incident,
+    IncidentChange,
+    NewIncident,
+)
 from runbooks.plans.queries import (
     AuditErased,
     AuditPage,
@@ -106,6 +114,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     """Proposals that wait for votes."""
     stuck: int = 0
     """Plans that were begun and are paused, or could not be taken back."""
+    incidents: int = 0
+    """Incidents that are open or claimed."""
     audit_error: str = ""
     """What is wrong with the audit or what stands beside it, and what that keeps from being done; empty while all is
     well."""
@@ -660,7 +670,60 @@ class GateQuestions(Asking):
         """
 
 
-class Client(CellQuestions, AdviceQuestions, GateQuestions):
+class IncidentQuestions(Asking):
+    """Alerts, and the incidents that they open."""
+
+    @asks("POST", "/v1/alerts", changes=True, limit=MAX_REPORT_BYTES)
+    def report_alerts(self, report: AlertReport) -> AlertReceipt:
+        """Report alerts: Alertmanager's webhook (payload version 4), or a title.
+
+        Opens an incident, or updates the one of the same group or key. Needs a token of scope `alert`.
+        """
+
+    @asks("GET", "/v1/incidents")
+    def incidents(
+        self,
+        states: Annotated[tuple[str, ...], Meta(description="In these states; none: all")] = (),
+        limit: Annotated[int, Meta(ge=1, le=1_000, description="At most so many")] = 200,
+    ) -> tuple[Incident, ...]:
+        """Incidents, newest first.
+
+        Without their alerts and entries.
+        """
+
+    @asks("GET", "/v1/incidents/{id}")
+    def incident(self, incident_id: str) -> Incident:
+        """An incident whole. Raises NotFoundError."""
+
+    @asks("GET", "/v1/incidents/{id}/changes", slow=True)
+    def incident_changes(self, incident_id: str) -> tuple[IncidentChange, ...]:
+        """What changed shortly before it, and who did it.
+
+        The latest first. Raises NotFoundError.
+        """
+
+    @asks("POST", "/v1/incidents", changes=True)
+    def open_incident(self, new: NewIncident) -> Incident:
+        """Open an incident by hand."""
+
+    @asks("POST", "/v1/incidents/{id}/claim", changes=True, body="ClaimBody")
+    def claim_incident(self, incident_id: str, over: bool = False) -> Incident:
+        """Make it yours; `over`: although somebody else has it."""
+
+    @asks("POST", "/v1/incidents/{id}/hand-over", changes=True, body="HandOverBody")
+    def hand_over_incident(self, incident_id: str, to: str, note: str = "") -> Incident:
+        """Make it another person's."""
+
+    @asks("POST", "/v1/incidents/{id}/note", changes=True, body="NoteBody")
+    def note_incident(self, incident_id: str, text: str) -> Incident:
+        """Write a line beside it."""
+
+    @asks("POST", "/v1/incidents/{id}/close", changes=True, body="CloseBody")
+    def close_incident(self, incident_id: str, found: str) -> Incident:
+        """End it, saying what was found."""
+
+
+class Client(CellQuestions, AdviceQuestions, GateQuestions, IncidentQuestions):
     """Everything that the console, the shell and HTTP may ask. Errors are `engine.model.errors.MusterError` and its
     kinds, nothing else."""
 

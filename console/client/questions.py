@@ -95,6 +95,8 @@ class ServiceQuestion:
     """It waits for news without a thread."""
     body: str = ""
     """Name, in the description, of the object made of the parameters."""
+    limit: int = 0
+    """Bytes that its body may have at most, where that is less than of others."""
 
     @property
     def name(self) -> str:

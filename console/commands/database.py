@@ -29,7 +29,7 @@ from recommender.findings import suggestion_store as shelf_tables
 from recommender.history import chunks as telemetry_tables
 from runbooks.audit import log as audit_tables
 from runbooks.drafts import store as draft_books
-from runbooks.gate import authority
+from runbooks.gate import authority, incidents
 from runbooks.gate import policy_changes as policy_tables
 from runbooks.gate import store as books
 from runbooks.models import limits, prompt
@@ -207,6 +207,7 @@ def _lines(kept: DatabaseReport, place: Place) -> list[str]:
 
 _OTHERS: tuple[MetaData, ...] = (
     books.METADATA,
+    incidents.METADATA,
     audit_tables.METADATA,
     audit_tables.MOVED_METADATA,
     policy_tables.METADATA,

@@ -165,6 +165,8 @@ def follow(client: Client, request: OutputRequest, *, go_on: bool) -> None:
     for part in stretches(client, request, follow=go_on):
         if at >= 0 and part.offset > at:
             _tell(f"{part.offset - at:,} bytes are not kept")
+        elif part.offset < at:
+            _tell("the file was begun anew")
         elif at < 0 and part.offset > 0 and request.offset == 0:
             _tell(f"the first {part.offset:,} bytes are not kept")
         at = part.offset + len(part.data)

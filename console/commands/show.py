@@ -79,6 +79,8 @@ def budget_line(budgets: Sequence[BudgetLine]) -> list[str]:
 def pending_lines(health: Health) -> list[str]:
     """Proposals that wait for votes or got stuck; empty without any."""
     lines = []
+    if health.incidents:
+        lines.append(f"incidents {_counted(health.incidents, 'incident')} open: muster incident list")
     if health.awaiting:
         lines.append(f"votes     {_counted(health.awaiting, 'proposal')} waiting for votes: muster proposals")
     if health.stuck:

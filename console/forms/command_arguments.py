@@ -199,6 +199,8 @@ SCOPES: dict[str, tuple[str, ...]] = {
     "policy": ("read", "policy"),
     "break-glass": ("read", "break_glass"),
     "audit": ("read", "export"),
+    "incident": ("read", "respond"),
+    "alert": ("alert",),
     "agent": ("agent",),
 }
 """Scope of a token -> rights of `runbooks.gate.approval_policy`; "agent" is to report as a node. A token never gives

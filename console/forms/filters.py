@@ -53,6 +53,16 @@ PAGE_COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("title", "TITLE", "text", "What it is for"),
         Column("note", "NOTE", "text", "Why it has that status"),
     ),
+    "incidents": (
+        Column("id", "INCIDENT", "text", "Id of the incident"),
+        Column("severity", "SEVERITY", "text", "critical, warning, info"),
+        Column("state", "STATE", "text", "open, claimed, resolved, closed"),
+        Column("age", "AGE", "text", "Since it began"),
+        Column("owner", "OWNER", "text", "Who has it"),
+        Column("firing", "FIRING", "text", "How many of its alerts fire"),
+        Column("objects", "ABOUT", "text", "Queues, nodes, pools and workloads that it names"),
+        Column("title", "TITLE", "text", "What is wrong"),
+    ),
     "drafts": (
         Column("id", "DRAFT", "text", "Id of the draft"),
         Column("task", "TASK", "text", "act, explain, runbook, handover, incident"),

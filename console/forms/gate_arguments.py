@@ -214,6 +214,39 @@ def _group(commands: Any, name: str, text: str) -> Any:
     return made.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
 
+def incident_commands(commands: Any) -> Any:
+    """Add the commands on incidents. Returns the group, for what is written about them."""
+    kinds = _group(commands, "incident", "incidents: what alerts opened, who has it, what came of it")
+    module = "console.commands.incidents"
+    listed = command(kinds, "list", f"{module}:list_", "those that are not closed, newest first")
+    listed.add_argument("--all", action="store_true", help="those that are closed too")
+    opened = command(kinds, "open", f"{module}:open_", "open one by hand")
+    opened.add_argument("title", metavar="TITLE", help="what is wrong, in a line")
+    opened.add_argument("--severity", choices=("info", "warning", "critical"), default="warning")
+    opened.add_argument("--on", action="append", default=[], metavar="KIND:NAME", help="as queue:research or node:n-17")
+    shown = command(kinds, "show", f"{module}:show", "one whole: its waits, what changed before it, what would help")
+    claimed = command(kinds, "claim", f"{module}:claim", "make it yours")
+    claimed.add_argument("--over", action="store_true", help="although somebody else has it")
+    handed = command(kinds, "hand-over", f"{module}:hand_over", "make it somebody else's")
+    handed.add_argument("--to", required=True, metavar="NAME", help="a person of the policy, as bob")
+    handed.add_argument("--note", default="", metavar="TEXT", help="kept with it")
+    noted = command(kinds, "note", f"{module}:note", "write a line beside it")
+    closed = command(kinds, "close", f"{module}:close", "end it, saying what was found")
+    closed.add_argument("--found", required=True, metavar="TEXT", help="what it was, in 10 characters or more")
+    for one in (shown, claimed, handed, noted, closed):
+        one.add_argument("id", metavar="INCIDENT", type=incident_id, help="such as I-12; 12 will do")
+    noted.add_argument("text", metavar="TEXT")
+    for one in (listed, opened, shown, claimed, handed, noted, closed):
+        reach(one, sub=True)
+    return kinds
+
+
+def incident_id(text: str) -> str:
+    """Incident id as people type it: I-12, i-12 or 12."""
+    digits = text[2:] if text[:2] in ("I-", "i-") else text
+    return f"I-{digits}" if digits.isascii() and digits.isdigit() else text
+
+
 def runbook_commands(commands: Any) -> None:
     runbook = commands.add_parser(
         "runbook", help="written procedures: look, check, try, run, approve", allow_abbrev=False

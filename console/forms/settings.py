@@ -158,6 +158,9 @@ class ConsoleSettings:
     was left."""
     production: tuple[str, ...] = ("prod", "prod-*", "*-prod", "production", "*-production")
     """Patterns of names of cells, and of environments, whose header is red and says PRODUCTION."""
+    alert_labels: tuple[str, ...] = ()
+    """Labels of alerts that name objects of the cell of an engine started from here, besides those that docs/alerts.md
+    lists, each as in "slurm_part=queue"."""
     socket_group: str = ""
     """OS group whose members may connect to an engine started from here; empty: nobody but its owner."""
 
@@ -473,6 +476,10 @@ def checked(key: str, value: Any, where: str) -> Any:
         check_speed(value, where)
     _check_choice(key, value, where)
     _check_model(key, value, where)
+    if key == "alert_labels":
+        from runbooks.plans.incidents import label_table
+
+        label_table(value, where)
     if key in DURATIONS:
         from engine.model.quantities import duration_ms
 

@@ -46,6 +46,9 @@ STREAMS = ("/v1/events",)
 LOOK_S = 0.5
 """How often it is looked whether the token of a stream still holds."""
 AGENTS = "/v1/agents/"
+ALERTS = "/v1/alerts"
+ALERTS_PER_S, ALERTS_AT_ONCE = 5, 100
+"""Reports of one source of alerts: each may write to the audit."""
 FAILURES, FAILURES_PER_S = 10, 1 / 6
 """Of showing what does not hold, by address: so many at once, and ten a minute; beyond that they are not on record."""
 BEARER = "bearer "
@@ -70,10 +73,12 @@ class Doors:
     """Requests a second of one caller by TCP, and twice as many at once; 0: no bound."""
     asked: TokenBuckets = field(init=False)
     failed: TokenBuckets = field(init=False)
+    alerts: TokenBuckets = field(init=False)
 
     def __post_init__(self) -> None:
         self.asked = TokenBuckets(self.per_s or 1, 2 * self.per_s, time.monotonic)
         self.failed = TokenBuckets(FAILURES_PER_S, FAILURES, time.monotonic)
+        self.alerts = TokenBuckets(ALERTS_PER_S, ALERTS_AT_ONCE, time.monotonic)
 
 
 class Authentication:
@@ -96,6 +101,8 @@ class Authentication:
         try:
             actor, receive = await self._named(request, receive, account, address)
             _check_token(actor, account, scope["path"])
+            if scope["path"] == ALERTS and (wait_s := self._doors.alerts.take(actor.subject)):
+                raise too_many(wait_s, "you report too often")
         except MusterError as error:
             await self._answer(error, account, address)(scope, receive, send)
             return
@@ -232,6 +239,8 @@ def _check_token(actor: Actor, account: str, path: str) -> None:
             "who reports as a node over TCP must show a token for that",
             "Make one with `muster token create --scope agent --service node-agent NAME`",
         )
+    if path == ALERTS and "alert" in (actor.deeds or ()):
+        return
     if actor.deeds is not None and "read" not in actor.deeds:
         raise AuthRefused(f"the token that was shown is not for that ({', '.join(actor.deeds)})", "Use another token")
 

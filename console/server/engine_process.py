@@ -67,6 +67,7 @@ from runbooks.gate.approval_policy import SOLO, TEAM
 from runbooks.gate.policy_versions import Policies
 from runbooks.models.drafter import ModelDrafter
 from runbooks.plans.identity import SYSTEM
+from runbooks.plans.incidents import label_table
 from runbooks.procedures.registry import RunbookRegistry
 
 new_event_loop = uvloop.new_event_loop
@@ -287,7 +288,8 @@ def _serve(served: ServeOptions, engine: Engine) -> None:
         audit = _audit(engine, served)
         after.callback(audit.close)
         policies = Policies(engine, audit, wall_ms, default=SOLO if served.solo else TEAM)
-        gate = Gate(engine, policies, audit)
+        labels = label_table(served.settings.alert_labels, "alert_labels")
+        gate = Gate(engine, policies, audit, alert_labels=labels)
         _say_begun(engine, gate, served)
         chat = chat_of(served.settings)
         ticker, notifier = GateTicker(loop, gate), Notifier(loop, gate, chat, recommender.standing_out)

@@ -375,7 +375,7 @@ async def read_arguments(
     query = {each.name: each.read(request.query_params.get(each.name)) for each in operation.query}
     content, given = b"", None
     if operation.takes is not None:
-        content = await body(request)
+        content = await body(request, question.limit)
         if len(content) > LARGE_BODY:
             given = await to_thread.run_sync(decoded, content, operation.takes, limiter=limiter)
         else:

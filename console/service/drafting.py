@@ -47,6 +47,7 @@ from runbooks.drafts.typed_draft import (
 from runbooks.gate.approval_policy import may
 from runbooks.models.drafter import MODEL, ModelDrafter, ModelSetup
 from runbooks.plans.identity import TCP, Actor
+from runbooks.plans.incidents import Incident, ObjectKind
 from runbooks.plans.typed_plan import (
     ENDED,
     MAX_COMMENT,
@@ -164,6 +165,16 @@ def finding_about(engine: Engine, wanted: str) -> ReportedFinding:
         f"there is no finding, queue, pool, node or workload {ascii(wanted)[:62]}{did_you_mean(close)}",
         "See `muster recommend`",
     )
+
+
+def finding_of_incident(engine: Engine, incident: Incident) -> ReportedFinding:
+    """The object that an incident is about, as a finding: a queue before a workload, a node, a pool. Raises
+    NotFoundError where it names none."""
+    kinds: tuple[ObjectKind, ...] = ("queue", "workload", "node", "pool")
+    named = next((id_ for kind in kinds for id_ in incident.named(kind)), "")
+    if not named:
+        raise NotFoundError(f"{incident.id} names no queue, node, pool or workload", "Ask about one: --from NAME")
+    return msgspec.structs.replace(finding_about(engine, named), id=incident.id)
 
 
 def did_you_mean(names: Sequence[str]) -> str:
@@ -520,6 +531,8 @@ class Drafting:
             except NotFoundError as error:
                 ids = [each.suggestion.id for each in self._recommender.recommendations().open]
                 raise NotFoundError(f"{error.problem}{finding_alike(wanted, ids)}", error.remedy) from None
+        if wanted.startswith("I-"):
+            return self._loop.call(lambda engine: finding_of_incident(engine, self._gate.incidents.incident(wanted)))
         return self._loop.call(lambda engine: finding_about(engine, wanted))
 
     # -- proposing ----------------------------------------------------------------------------------------------------
@@ -539,7 +552,7 @@ class Drafting:
             source=Source(kind=drafter, id=draft_id, by=drafted_by(draft)),
             requester=actor.subject,
             reason=_reason(reason.strip() or draft.request.reason, run.ask.finding),
-            evidence=(*draft.request.evidence, _evidence(draft_id, draft)),
+            evidence=(*draft.request.evidence, _evidence(draft_id, draft), *self._of_incident(run.ask.finding)),
         )
         number, runbook = int(draft_id.removeprefix("D-")), self._approved(draft)
 
@@ -555,10 +568,19 @@ class Drafting:
             )
             shown = self._gate.propose(author, request, runbook=runbook)
             self._store.proposed(number, drafter, shown.id)
+            if run.ask.finding.startswith("I-"):
+                self._gate.incidents.proposed(actor, run.ask.finding, shown.id)
             self._tell(draft_id, proposed=(*self.run(draft_id).proposed, (drafter, shown.id)))
             return shown
 
         return self._loop.call(put)
+
+    def _of_incident(self, finding: str) -> tuple[EvidenceRef, ...]:
+        """A reference to the incident that a draft was asked for, by its alerts. Raises NotFoundError."""
+        if not finding.startswith("I-"):
+            return ()
+        incident = self._loop.call(lambda _: self._gate.incidents.incident(finding))
+        return (EvidenceRef(id=finding, sha256=hashlib.sha256(msgspec.json.encode(incident.alerts)).hexdigest()),)
 
     def _approved(self, draft: Draft) -> RunbookRef | None:
         """Runbook that a draft was made from, if it may be run here. A draft from another one is proposed as its

@@ -81,8 +81,8 @@ class GateTicker:
         return True
 
 
-Figures = tuple[str, int, int]
-"""(mode of approval, proposals that wait for votes, plans that got stuck)"""
+Figures = tuple[str, int, int, int]
+"""(mode of approval, proposals that wait for votes, plans that got stuck, incidents that are open)"""
 
 
 class GateFigures:

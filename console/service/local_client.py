@@ -22,12 +22,13 @@ import msgspec
 
 from console import VERSION
 from console.client.presence import Presence, PresenceAsk, Present
-from console.client.protocol import Client, Health, RuntimeEstimate
+from console.client.protocol import MAX_CHANGES, Client, Health, RuntimeEstimate
 from console.client.questions import Arguments, ServiceQuestion, refuse_read_only, wrap_answers
 from console.service.advisor import Advisor, Quotes
 from console.service.drafting import Drafting
 from console.service.forecasts import Forecasts
 from console.service.gate_watch import GateFigures, GateTicker
+from console.service.incident_changes import changes_before
 from console.service.insights import Insights
 from console.service.past_client import PastClient, difference
 from console.service.recommendations import Recommender
@@ -96,6 +97,7 @@ if TYPE_CHECKING:
         Verdict,
     )
     from runbooks.gate.run_limits import Freeze, FreezeSpec
+    from runbooks.plans.incidents import AlertReceipt, AlertReport, Incident, IncidentChange, NewIncident
     from runbooks.plans.typed_plan import Outcome, Proposal, Request, Review
 
 
@@ -202,7 +204,7 @@ class LocalClient(Client):
     ) -> None:
         self.read_only = read_only
         self._slurm = slurm or SlurmCell(loop, None)
-        self._output = RunOutput(loop)
+        self._output = RunOutput(loop, self._slurm)
         self._loop = loop
         self._gate = gate
         self._registry = registry or RunbookRegistry(loop.engine, gate, call=loop.call)
@@ -272,7 +274,9 @@ class LocalClient(Client):
     def _health(self, engine: Engine) -> Health:
         return self._health_of(engine.version, engine.now_ms, engine, *self._figures.look())
 
-    def _health_of(self, version: int, now_ms: int, engine: Engine, approval: str, awaiting: int, stuck: int) -> Health:
+    def _health_of(
+        self, version: int, now_ms: int, engine: Engine, approval: str, awaiting: int, stuck: int, incidents: int
+    ) -> Health:
         return Health(
             name=self._name,
             # One of which nothing is defined yet has no name of its own.
@@ -291,6 +295,7 @@ class LocalClient(Client):
             approval=approval,
             awaiting=awaiting,
             stuck=stuck,
+            incidents=incidents,
         )
 
     def note_shown(self, query: Query, page: bytes) -> None:
@@ -449,6 +454,35 @@ class LocalClient(Client):
 
     def close_review(self, review: int, comment: str) -> None:
         self._loop.call(lambda _: self._gate.close_review(self._actor, review, comment))
+
+    def report_alerts(self, report: AlertReport) -> AlertReceipt:
+        return self._loop.call(lambda _: self._gate.incidents.report(self._actor, report))
+
+    def incidents(self, states: tuple[str, ...] = (), limit: int = 200) -> tuple[Incident, ...]:
+        return self._loop.call(lambda _: self._gate.incidents.incidents(states, limit))
+
+    def incident(self, incident_id: str) -> Incident:
+        return self._loop.call(lambda _: self._gate.incidents.incident(incident_id))
+
+    def incident_changes(self, incident_id: str) -> tuple[IncidentChange, ...]:
+        incident = self.incident(incident_id)
+        events = self._read("changes", 0, MAX_CHANGES)
+        return changes_before(incident, self.proposals((), MAX_PROPOSALS), self._auditing.page, events.items)
+
+    def open_incident(self, new: NewIncident) -> Incident:
+        return self._loop.call(lambda _: self._gate.incidents.open(self._actor, new))
+
+    def claim_incident(self, incident_id: str, over: bool = False) -> Incident:
+        return self._loop.call(lambda _: self._gate.incidents.claim(self._actor, incident_id, over=over))
+
+    def hand_over_incident(self, incident_id: str, to: str, note: str = "") -> Incident:
+        return self._loop.call(lambda _: self._gate.incidents.hand_over(self._actor, incident_id, to, note))
+
+    def note_incident(self, incident_id: str, text: str) -> Incident:
+        return self._loop.call(lambda _: self._gate.incidents.note(self._actor, incident_id, text))
+
+    def close_incident(self, incident_id: str, found: str) -> Incident:
+        return self._loop.call(lambda _: self._gate.incidents.close(self._actor, incident_id, found))
 
     def whoami(self, proved: bool = False) -> Caller:
         return self._loop.call(lambda _: policy_changes.caller_of(self._gate.policies, self._actor))
@@ -689,6 +723,12 @@ def _proposals(client: LocalClient, name: str) -> Iterator[Named]:
             yield Named("proposal", each.id, f"{each.state}: {each.title}")
 
 
+def _incidents(client: LocalClient, name: str) -> Iterator[Named]:
+    for each in client.incidents((), MAX_PROPOSALS):
+        if each.id.startswith(name):
+            yield Named("incident", each.id, f"{each.state}: {each.title}")
+
+
 def _drafts(client: LocalClient, name: str) -> Iterator[Named]:
     return (Named("draft", each.id, each.rule_state) for each in client.draft_runs() if each.id.startswith(name))
 
@@ -717,6 +757,7 @@ def _records(client: LocalClient, name: str) -> Iterator[Named]:
 
 _KINDS: tuple[tuple[str, str, Callable[[LocalClient, str], Iterator[Named]]], ...] = (
     ("proposal", "P-", _proposals),
+    ("incident", "I-", _incidents),
     ("draft", "D-", _drafts),
     ("run", "T-", _runs),
     ("recommendation", "R-", _advice),

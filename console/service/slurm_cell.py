@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from engine.executors.task_files import MAX_BYTES, OutputPart
 from engine.external.mirror_report import NOT_MIRRORED, Mirrored, MirrorReport
 from engine.external.slurm.capabilities import SlurmRefused, SlurmUnavailable
 from engine.model.errors import NotFoundError, RefusedError
@@ -19,6 +20,7 @@ from runbooks.gate.approval_gate import wall_ms
 
 if TYPE_CHECKING:
     from engine.control import Engine
+    from engine.executors.task_files import OutputRequest
     from engine.external.change_carrier import Forbidden, IntentDriver, Recorded
     from engine.external.mirror_passes import Mirror
     from engine.external.mirror_watch import Watcher
@@ -42,6 +44,8 @@ EVIDENCE_KEPT = 50
 """Intents of which that is remembered."""
 EVIDENCE_WAIT_S = 5.0
 """For the look of somebody else: Slurm is asked for one at a time, however many look."""
+READ_KEPT = 1_000
+"""Jobs of which it is remembered where their output is."""
 KEPT = "slurm.json"
 """File in the cell's folder."""
 
@@ -100,6 +104,8 @@ class SlurmCell:
         self._evidence: dict[int, tuple[float, FarLook]] = {}
         """Number of an intent that was looked at -> until when, by the monotonic clock, that will do."""
         self._looking = threading.Lock()
+        self._read_of: dict[str, Job] = {}
+        """Workload -> its job, of those whose output was read: Slurm forgets a job while somebody still reads."""
         self.driver: IntentDriver | None = None
         """Where Muster may act on the cluster."""
         if at is None:
@@ -157,6 +163,39 @@ class SlurmCell:
         self.watcher.track(workload_id)
         limits = self.watcher.rules.stopping(job) if job.state == "PENDING" else ()
         return Mirrored.of(workload_id, job, limits, self._steps(job))
+
+    def job_output(self, request: OutputRequest) -> OutputPart:
+        """A stretch of a file that the job of a workload writes. Raises NotFoundError, and RefusedError with the
+        reason why it cannot be read here."""
+        from engine.external.slurm.job_output import output_files, read_output
+
+        job = None if self.mirror is None else self.mirror.job_of(request.id)
+        if job is None:
+            job = self._read_of.get(request.id)
+        if job is None:
+            raise NotFoundError(
+                f"which files '{request.id}' has written is not known", "Slurm forgets a job minutes after its end"
+            )
+        self._read_of.pop(request.id, None)
+        self._read_of[request.id] = job
+        if len(self._read_of) > READ_KEPT:
+            del self._read_of[next(iter(self._read_of))]
+        if self.watcher is not None:
+            self.watcher.track(request.id)
+        files = output_files(job)
+        if not files:
+            raise NotFoundError(f"job {job.id} names no file that it writes to", "It may write to somebody's terminal")
+        names = tuple(files)
+        name = request.task or "0"
+        name = names[int(name)] if name.isdecimal() and int(name) < len(names) else name
+        if name not in files:
+            raise NotFoundError(f"job {job.id} has no file {request.task[:80]!a}", f"There is {', '.join(names)}")
+        # Looked at before: what it wrote last is there once it is over.
+        part = read_output(job, name, request.offset, max(0, min(request.most, MAX_BYTES)))
+        return OutputPart(
+            id=request.id, attempt=job.restarts + 1, task=name, data=part.data, offset=part.offset, end=part.end,
+            over=job.over, path=files[name], node=next(iter(job.nodes), ""), tasks=names,
+        )  # fmt: skip
 
     def evidence(self, intent: Intent) -> FarLook | None:
         """Slurm's present data on an intent, or those of seconds ago: a page asks again and again, and Slurm may

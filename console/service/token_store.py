@@ -218,9 +218,9 @@ class Tokens:
             raise RefusedError(f"you may not make tokens for services: {why_not}", "Ask an admin")
         subject = f"service:{ask.service}"
         known = any(service.subject == subject for service in policy.services)
-        if not known and not {"read", "agent"}.issuperset(ask.scopes):
+        if not known and not {"read", "agent", "alert"}.issuperset(ask.scopes):
             raise RefusedError(
-                f"the policy has no service {ask.service!a}, which therefore may only look or report as a node",
+                f"the policy has no service {ask.service!a}, which may only look, raise alerts or report as a node",
                 "Add it under `services` of the policy",
             )
         return subject
@@ -392,3 +392,5 @@ def _check_terms(ask: TokenAsk) -> None:
             raise SpecError(f"within.{what}", "has a name that cannot be one, or more than 100", "Name some of them")
     if "agent" in ask.scopes and (ask.within.queues or ask.within.tenants):
         raise SpecError("within", "names queues or tenants, and a node is in neither", "Limit agents to pools")
+    if "alert" in ask.scopes and ask.within != Scope():
+        raise SpecError("within", "limits a source of alerts, whose labels may name anything", "Leave the limit out")

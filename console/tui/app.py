@@ -209,6 +209,13 @@ class MusterApp(App[None]):
         self._tell_place()
         if self.navigator.current is not None:
             self.feed.tail(self.navigator.current.TAILS)
+        # Of a page that is still to be built that is its name, over what was there before.
+        self.draw_now(lay_out=not self.navigator.landing)
+
+    def draw_now(self, *, lay_out: bool = True) -> None:
+        """Draw what answers a key before anything else is done."""
+        if isinstance(self.screen, PageScreen):
+            self.screen.draw(lay_out=lay_out)
 
     def _tell_place(self) -> None:
         """To the others who are here."""
@@ -468,6 +475,7 @@ class MusterApp(App[None]):
         return await self._check_bindings(key, priority=True) or await self._check_bindings(key)
 
     async def on_prompt_bar_ready(self, event: PromptBar.Ready) -> None:
+        self.draw_now()
         await self.bars.ready(event.bar)
 
     def on_prompt_bar_edited(self, event: PromptBar.Edited) -> None:

@@ -22,7 +22,7 @@ from textual.widgets import Input
 
 from console.actions.registry import Action, Context, Jumps, key_label
 from console.text.terminal_text import fit, printable, wrap
-from console.tui.widgets.drawing import OneLine, part
+from console.tui.widgets.drawing import OneLine, OverPage, part
 from console.tui.widgets.frame import where_spans
 from console.tui.widgets.pane import SectionsView
 from console.tui.widgets.prompt_bar import PromptInput
@@ -36,7 +36,7 @@ GUARD_S = 0.4
 """Keys typed before a dialog could be read do not count as an answer."""
 
 
-class Dialog(ModalScreen[bool]):
+class Dialog(ModalScreen[bool], OverPage[bool]):
     """A framed page over the page."""
 
     DEFAULT_CSS = """

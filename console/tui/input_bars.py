@@ -154,6 +154,7 @@ class Bars:
             self.bar = self.early = self._opening = None
             if self._app.navigator.current is not None:
                 self._app.navigator.current.land()
+            self._app.draw_now()
             self._app.keys.hold(early)
 
     # --- candidates
@@ -221,6 +222,7 @@ class Bars:
             self._app.call_later(self.ready, self.bar)
 
     def _accept(self, text: str) -> None:
+        self._asked += 1  # candidates that come now would stand over what is wrong with the line
         if self._timer is not None:
             self._timer.stop()
         if self.bar is None:

@@ -37,7 +37,7 @@ PAGES = {
     "workload": "workload {}", "node": "node {}", "queue": "queue {}", "pool": "pools name:{}", "order": "orders id:{}",
     "reservation": "reservations name:{}", "zone": "nodes zone:{}", "block": "nodes block:{}", "rack": "nodes rack:{}",
     "proposal": "proposal {}", "runbook": "runbook {}", "draft": "draft {}", "recommendation": "recommendations",
-    "run": "whatif", "record": "record {}",
+    "run": "whatif", "record": "record {}", "incident": "incident {}",
 }  # fmt: skip
 """The line that leads to something of a kind."""
 _LIKE_AN_ID = re.compile(r"[0-9/_.:-]")
@@ -123,17 +123,45 @@ DEEDS: dict[str, str] = {
     "settle_undone": "console.tui.screens.outside:settle_undone",
     "approve_runbook": "console.tui.screens.policy:approve_runbook",
     "retire_runbook": "console.tui.screens.policy:retire_runbook",
+    "claim_incident": "console.tui.screens.incidents:claim",
+    "hand_over_incident": "console.tui.screens.incidents:hand_over",
+    "note_incident": "console.tui.screens.incidents:note",
+    "close_incident": "console.tui.screens.incidents:close",
+    "propose_of_incident": "console.tui.screens.incidents:propose",
 }
 """Action id -> `module:function`, called as `function(app, argument)`: `argument` is what stands behind its name in the
 `:` bar, empty for a key. Raises SpecError for an argument it cannot read; whatever takes time it runs as a worker of
 the app. The module is loaded when it is first wanted."""
 
 
-ONE = ("workload", "node", "queue", "proposal", "runbook", "record", "output", "intent")
+ONE = ("workload", "node", "queue", "proposal", "runbook", "record", "output", "intent", "incident")
 """Pages of one thing, whose id stands behind their name."""
-NARROWED = ("forecast", "topology", "cost", "settings", "proposals", "audit", "bookmarks", "events", "fleet")
+NARROWED = (
+    "forecast",
+    "topology",
+    "cost",
+    "settings",
+    "proposals",
+    "audit",
+    "bookmarks",
+    "events",
+    "fleet",
+    "incidents",
+)
 """Pages that may be narrowed down by what stands behind their name."""
-ABOUT = ("overview", "recommendations", "workloads", "workload", "nodes", "node", "queues", "queue", "pools")
+ABOUT = (
+    "overview",
+    "recommendations",
+    "workloads",
+    "workload",
+    "nodes",
+    "node",
+    "queues",
+    "queue",
+    "pools",
+    "incidents",
+    "incident",
+)
 """Pages whose chosen one a draft may be about."""
 READ_FIRST = ("approve", "break_glass")
 """Actions on a proposal that need its page read to the end of the plan."""
@@ -196,7 +224,7 @@ class Navigation:
             "propose_rule": lambda: self.propose_draft("rule"),
             "propose_model": lambda: self.propose_draft("model"),
             "handover": lambda: self._draft_report("handover", ""),
-            "incident": lambda: self._draft_report("incident", ""),
+            "incident_summary": lambda: self._draft_report("incident", ""),
         }
         self._deeds |= {name: partial(self.decide, name) for name in DECISIONS}
 
@@ -485,8 +513,8 @@ class Navigation:
             self._run_typed(argument)
         elif action.id == "draft":
             self._draft_typed(argument)
-        elif action.id in ("handover", "incident"):
-            self._draft_report(action.id, argument)
+        elif action.id in ("handover", "incident_summary"):
+            self._draft_report("handover" if action.id == "handover" else "incident", argument)
         elif action.argument == "flags":
             self._propose(action, argument)
         elif action.mutates:

@@ -307,7 +307,7 @@ _PAGES: dict[str, tuple[str, str, Literal["", "log", "argument"]]] = {
     "events": ("cell_lists", "EventsPane", "log"),
     "whatif": ("forecast", "WhatIfPane", ""),
     "workload": ("workload", "WorkloadPane", "argument"),
-    "output": ("workload", "OutputPane", "argument"),
+    "output": ("output", "OutputPane", "argument"),
     "node": ("nodes", "NodePane", "argument"),
     "queue": ("cell_lists", "QueuePane", "argument"),
     "topology": ("nodes", "TopologyPane", "argument"),
@@ -330,6 +330,8 @@ _PAGES: dict[str, tuple[str, str, Literal["", "log", "argument"]]] = {
     "policy": ("policy", "PolicyPane", ""),
     "reviews": ("policy", "ReviewsPane", ""),
     "fleet": ("outside", "FleetPane", "argument"),
+    "incidents": ("incidents", "IncidentsPane", ""),
+    "incident": ("incidents", "IncidentPane", "argument"),
 }
 """Module of `console.tui.screens`, class, and what it takes beside the connection. A page is imported when first shown:
 the first frame waits for none of them."""

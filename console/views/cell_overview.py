@@ -32,6 +32,7 @@ from console.views.findings import (
     objectives,
     of_advice,
     of_budgets,
+    of_incidents,
     of_objectives,
     of_proposals,
     of_the_cell,
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from engine.model.queries import BudgetLine
     from recommender.estimates.queries import Forecast
     from recommender.findings.suggestions import Recommendation
+    from runbooks.plans.incidents import Incident
     from runbooks.plans.typed_plan import Proposal
 
 
@@ -315,6 +317,10 @@ class OverviewData(NamedTuple):
     """The first of those that wait."""
     lately: RecentColumn | None = None
     """None: it was not asked for."""
+    incidents: int = 0
+    """Incidents that are open or claimed."""
+    named_incidents: tuple[Incident, ...] = ()
+    """The first of those."""
 
     @property
     def version(self) -> int:
@@ -397,6 +403,7 @@ def all_findings(glance: OverviewData, beside: SlowReadings) -> list[OverviewFin
     if not glance.view.pools:
         return []
     return [
+        *of_incidents(glance.incidents, glance.named_incidents),
         *of_the_cell(glance.view),
         *of_objectives(glance.view.burns),
         *of_budgets(beside.budgets or ()),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
+from console.actions.key_map import key_of
 from console.text.charts import Spans, column_at, framed, gutter, legend, ribbon, round_top, spark, time_axis
 from console.text.plain_tables import table
 from console.text.terminal_text import NONE, cut, duration, milli, money, printable, timestamp, wrap
@@ -441,7 +442,9 @@ def subject_words(subject: str) -> str:
 def curve_numbers(curve: Curve, width: int) -> Section:
     """Latest, least, mean and most value of each line, and when the most was."""
     if not any(point.count for point in curve.series[0].points):
-        return Section("Numbers", (text_line(cut("none in this window; - and + choose another", width), "dim"),))
+        return Section(
+            "Numbers", (text_line(cut(f"none in this window; {key_of('longer')} looks further back", width), "dim"),)
+        )
     scale = scale_of(curve.series[0].metric)
     rows = [_numbers(series, scale) for series in curve.series]
     lines = table(("", "LATEST", "LEAST", "MEAN", "MOST", "AT (UTC)"), rows, (False, *(True,) * 5))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from console.views.lists import Span
     from engine.model.queries import BudgetLine
     from recommender.findings.suggestions import Recommendation
+    from runbooks.plans.incidents import Incident
     from runbooks.plans.typed_plan import Proposal
 
 
@@ -23,7 +24,7 @@ SLOW_WAIT_MS = 30 * 60_000
 """A wait above this is worth a line on the overview."""
 FULL_PERMILLE = 1000
 """Burn from which on an objective is missed."""
-MAX_PROPOSALS, MAX_ADVICE = 3, 2
+MAX_PROPOSALS, MAX_ADVICE, MAX_INCIDENTS = 3, 2, 3
 """Items that are named one by one."""
 _FIRST, _SOON, _WORTH_KNOWING = range(3)
 MIN_TEXT = 22
@@ -132,6 +133,20 @@ def of_proposals(awaiting: int, stuck: int, named: Sequence[Proposal] = ()) -> I
     elif awaiting:
         text = f"{awaiting:,} {plural('proposal', awaiting)} to vote on"
         yield OverviewFinding(_SOON, "◌", "warn", text, "proposals", "vote")
+
+
+def of_incidents(open_: int, named: Sequence[Incident] = ()) -> Iterator[OverviewFinding]:
+    """Incidents that are open, those that nobody has claimed as the most urgent; many of them in one line."""
+    if open_ > min(MAX_INCIDENTS, len(named)):
+        text = f"{open_:,} {plural('incident', open_)} open"
+        yield OverviewFinding(_FIRST, "▲", "bad", text, "incidents", "incidents")
+        return
+    for each in named[:open_]:
+        tone = "info" if each.owner else "bad" if each.severity == "critical" else "warn"
+        who = f", {each.owner.removeprefix('person:')} has it" if each.owner else ", nobody has it"
+        text = f"{each.id}{who}: {each.title}"
+        urgency = _SOON if each.owner else _FIRST
+        yield OverviewFinding(urgency, "▲", tone, text, f"incident {printable(each.id)}", "incident")
 
 
 def of_advice(found: Sequence[Recommendation]) -> Iterator[OverviewFinding]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import structs
 
+from console.actions.key_map import key_of
 from console.forms.filters import quoted
 from console.text.terminal_text import NONE, cut, duration, fit, milli, permille, printable, timestamp, wrap
 from console.text.tones import state_look
@@ -330,7 +331,9 @@ def _waiting(known: QueuePageData, width: int) -> Section:
     elif known.waiting.matched > len(lines):
         rest = f"all {known.waiting.matched:,} waiting"
         lines.append(Line(((rest, "link"),), f"workloads state:queued {work_filter(known.detail)} sort:-wait"))
-    return Section("Longest waits", tuple(lines), f"{known.waiting.matched:,} waiting", "p plots the waits")
+    return Section(
+        "Longest waits", tuple(lines), f"{known.waiting.matched:,} waiting", f"{key_of('curve')} plots the waits"
+    )
 
 
 def _waits(values: dict[str, Any], width: int) -> Line:

@@ -187,7 +187,8 @@ def events_section(view: WorkloadDetail, beside: WorkloadContext, width: int) ->
     ]
     if beside.job is not None or beside.outside:
         path = f": {printable(beside.job.stdout)}" if beside.job is not None and beside.job.stdout else ""
-        lines.append(text_line(cut(f"runs in Slurm: the output is on the cluster{path}", max(8, width)), "dim"))
+        told = f"runs in Slurm: {key_of('output')} shows the output{path}"
+        lines.append(text_line(cut(told, max(8, width)), "dim", f"output {printable(view.id)}"))
     elif view.run is None:
         lines.append(text_line("simulated executor: no log output", "dim"))
     return Section("Log", tuple(lines), "since this console opened" if beside.events else "")
@@ -586,18 +587,28 @@ class LogLines:
     does, is what it was last. What colours or moves on a terminal is taken out; whatever else there is is for
     `printable`."""
 
-    def __init__(self) -> None:
+    def __init__(self, offset: int = 0) -> None:
+        """`offset`: of the first byte that comes."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._at = self._line_at = offset
         self.rest = ""
         """The line that has not ended."""
+        self.starts: list[int] = []
+        """Offset of each of the lines that were last taken."""
 
     def take(self, data: bytes) -> list[str]:
         """The lines that have ended with this."""
         *whole, self.rest = (self.rest + self._decoder.decode(data)).split("\n")
+        starts = [self._line_at, *(self._at + end.end() for end in re.finditer(b"\n", data))]
+        self._line_at = starts.pop()
+        self._at += len(data)
         while len(self.rest) > MAX_LINE:
             whole.append(self.rest[:MAX_LINE])
+            starts.append(self._line_at)
             self.rest = self.rest[MAX_LINE:]
-        return [part for line in whole for part in _broken(as_left(line))]
+        taken = [(part, start) for line, start in zip(whole, starts, strict=True) for part in _broken(as_left(line))]
+        self.starts = [start for _, start in taken]
+        return [part for part, _ in taken]
 
 
 def as_left(line: str) -> str:

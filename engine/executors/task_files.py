@@ -302,6 +302,12 @@ class OutputPart(msgspec.Struct, frozen=True, kw_only=True):
     """Nothing more comes after `end`."""
     dropped_bytes: int = 0
     """Never kept, for the disk was full."""
+    path: str = ""
+    """File that it is read from, where another scheduler runs it."""
+    node: str = ""
+    """The first node of the job that writes it."""
+    tasks: tuple[str, ...] = ()
+    """Names of what it writes, where `processes` tells none."""
 
 
 def report_of(root: Path, workload: str, submitted_ms: int) -> ProcessReport:

@@ -373,7 +373,8 @@ GATE_TABLES: dict[str, tuple[str, ...]] = {
     "policy_key": ("key",), "signature_nonce": ("nonce",), "freeze_by_hand": ("id",), "runbook_vote": ("id",),
     "proposal": ("number",), "proposal_revision": ("number", "revision"), "vote": ("id",), "effect": ("key",),
     "proposal_step": ("number", "revision", "step"), "confirmation": ("number", "revision", "step"),
-    "review": ("id",), "outbox": ("key",),
+    "review": ("id",), "outbox": ("key",), "incident": ("number",), "incident_alert": ("number", "fingerprint"),
+    "incident_entry": ("id",),
 }  # fmt: skip
 """Tables whose rows are on record, each with its key. The field `rows` of a record's data has, for each row that was
 written with it, the row's name and its digest."""
@@ -642,6 +643,28 @@ _AFTER_CLAIM = frozenset(
 """States that only a claim leads to."""
 
 
+@dataclass
+class ReplayedIncident:
+    """An incident, by its records."""
+
+    state: str
+    owner: str = ""
+
+
+_INCIDENT_MOVES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "fired": (("open", "claimed"), ("open", "claimed")),
+    "resolved": (("open", "claimed"), ("resolved",)),
+    "reopened": (("resolved",), ("open", "claimed")),
+    "claimed": (("open", "claimed", "resolved"), ("claimed", "resolved")),
+    "handed_over": (("open", "claimed", "resolved"), ("claimed", "resolved")),
+    "closed": (("open", "claimed", "resolved"), ("closed",)),
+}
+"""What happens to an incident -> states from which, and to which, it leads. Anything else leaves it in its state."""
+_OF_SOURCES = ("opened", "fired", "resolved", "reopened", "proposed")
+"""What somebody other than a person may do to an incident."""
+_ON_CALL = frozenset(("operator", "approver", "admin"))
+
+
 class AuthorisationReplay:
     """Replay of the records, in order, to find what they authorise. `problems` has (record, problem)."""
 
@@ -661,6 +684,7 @@ class AuthorisationReplay:
         self.proposals: dict[str, ReplayedProposal] = {}
         self.before: set[str] = set()
         """Proposals that were begun before authorisation was on record."""
+        self.incidents: dict[str, ReplayedIncident] = {}
         self.glasses: dict[int, str] = {}
         """Review of a break-glass that is open -> about whom."""
         self.rows: dict[str, tuple[str, int]] = {}
@@ -698,6 +722,8 @@ class AuthorisationReplay:
         taker = self._takers.get(type_)
         if taker is None and type_.startswith("proposal."):
             taker = self._moved
+        elif taker is None and type_.startswith("incident."):
+            taker = self._incident
         try:
             if taker is not None:
                 taker(seq, record)
@@ -949,6 +975,54 @@ class AuthorisationReplay:
         if key in one.effects:
             self._wrong(seq, f"an effect of {_plain(record.proposal)} that it had already")
         one.effects.add(key)
+
+    # -- incidents --
+
+    def _incident(self, seq: int, record: RecordContent) -> None:
+        """One step of an incident: in order, by somebody who may, and its owner by a claim or a hand-over alone."""
+        kind, name, data = record.type.removeprefix("incident."), record.proposal, record.data
+        if kind not in _OF_SOURCES and not self._is_on_call(seq, record):
+            self._wrong(seq, f"{_plain(record.subject)} was not on call and {kind.replace('_', ' ')} {_plain(name)}")
+        one = self.incidents.get(name)
+        if kind == "opened":
+            if one is not None:
+                self._wrong(seq, f"{_plain(name)} is opened a second time")
+            self.incidents[name] = ReplayedIncident(data["to"])
+            return
+        if one is None:
+            if self.whole:
+                self._wrong(seq, f"{_plain(name)} was never opened")
+            one = self.incidents[name] = ReplayedIncident(data["from"], data["owner"])
+        befores, afters = _INCIDENT_MOVES.get(kind, ((one.state,), (one.state,)))
+        if data["from"] != one.state or one.state not in befores or data["to"] not in afters:
+            self._wrong(seq, f"{_plain(name)} was {one.state} and is said to become {_plain(str(data['to']))}")
+        owner = {"claimed": record.subject, "handed_over": data["owner"]}.get(kind, one.owner)
+        if data["owner"] != owner:
+            self._wrong(seq, f"{_plain(name)} has an owner who neither claimed it nor was handed it")
+        if (
+            kind in ("handed_over", "closed")
+            and one.owner not in ("", record.subject)
+            and not self._is_admin(seq, record)
+        ):
+            self._wrong(seq, f"{_plain(record.subject)} {kind.replace('_', ' ')} {_plain(name)} of {one.owner}")
+        one.state, one.owner = data["to"], data["owner"]
+
+    def _is_on_call(self, seq: int, record: RecordContent) -> bool:
+        """True for a person with a role of those on call, in any part of the cell."""
+        return bool(_ON_CALL & self._somewhere(seq, record)) or self.in_force(seq).body is None
+
+    def _is_admin(self, seq: int, record: RecordContent) -> bool:
+        return "admin" in self._somewhere(seq, record) or self.in_force(seq).body is None
+
+    def _somewhere(self, seq: int, record: RecordContent) -> frozenset[str]:
+        """Roles of who wrote a record, in any part of the cell."""
+        now = self.in_force(seq)
+        if now.body is None:
+            return frozenset()
+        actor = ProvenActor(record.subject, record.kind, record.account, record.key)
+        person = _person_of(now.body, actor) if actor.kind == "human" else None
+        scoped = (role for grant in person["scoped"] for role in grant["roles"]) if person is not None else ()
+        return frozenset((*_roles(now.body, now.owner, actor, WHOLE), *scoped))
 
     # -- rows --
 

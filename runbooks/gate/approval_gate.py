@@ -26,6 +26,7 @@ from runbooks.gate.authority import facts_of
 from runbooks.gate.composition import Composed, compose, scope_of
 from runbooks.gate.decisions import BreakGlassHandler, Voting
 from runbooks.gate.executor import PlanExecutor
+from runbooks.gate.incidents import Incidents
 from runbooks.gate.policy_changes import freezes_now
 from runbooks.gate.policy_versions import Policies
 from runbooks.gate.proposal_status import ProposalStatus
@@ -33,6 +34,7 @@ from runbooks.gate.run_limits import Freeze
 from runbooks.gate.store import PROPOSAL, REVISION, Outbox, ProposalRow
 from runbooks.plans import typed_plan
 from runbooks.plans.identity import SYSTEM, WHOLE, Actor, Scope, Signed
+from runbooks.plans.incidents import ObjectKind
 from runbooks.plans.typed_plan import (
     Outcome,
     Party,
@@ -59,6 +61,8 @@ CLOCK_TOLERANCE_MS = 1_000
 MIN_COMMENT = 10
 """Characters in which the review of a break-glass must say what was found."""
 
+NO_LABELS: Mapping[str, ObjectKind] = {}
+
 
 def wall_ms() -> int:
     """Unix milliseconds."""
@@ -75,7 +79,10 @@ class Gate:
         audit: Audit | None = None,
         clock: Callable[[], int] = wall_ms,
         outbox: Outbox | None = None,
+        *,
+        alert_labels: Mapping[str, ObjectKind] = NO_LABELS,
     ) -> None:
+        """`alert_labels`: labels of alerts that name objects of the cell, besides those that are known."""
         self._engine = engine
         self._clock = clock
         self.audit = audit or Audit(engine, clock)
@@ -85,6 +92,7 @@ class Gate:
         self._voting = Voting(self.audit, self.policies, self._status)
         self._glass = BreakGlassHandler(self.audit, self.policies, self._status, self.outbox)
         self._executor = PlanExecutor(engine, self.audit, self.policies, self._status, self.outbox, self._now)
+        self.incidents = Incidents(engine, self.audit, self.policies, clock, self.refuse_unless, alert_labels)
         self._latest_ms = 0
         self._ready = False
         self._open()
@@ -518,18 +526,20 @@ class Gate:
         except MusterError:
             return ""
 
-    def pending(self) -> tuple[int, int]:
-        """Counts of proposals that wait for votes, and of those stuck under way; zeros while nothing can be read."""
+    def pending(self) -> tuple[int, int, int]:
+        """Counts of proposals that wait for votes, of those stuck under way, and of incidents that are open or claimed;
+        zeros while nothing can be read."""
 
-        def read(connection: Connection) -> tuple[int, int]:
+        def read(connection: Connection) -> tuple[int, int, int]:
             if not self._any(connection):
-                return 0, 0
-            return store.count(connection, ("awaiting",)), store.count(connection, ("paused", "rollback_failed"))
+                return 0, 0, 0
+            awaiting, stuck = ("awaiting",), ("paused", "rollback_failed")
+            return store.count(connection, awaiting), store.count(connection, stuck), self.incidents.count(connection)
 
         try:
             return self._engine.recorded(read)
         except MusterError:
-            return 0, 0
+            return 0, 0, 0
 
     def channels(self) -> dict[str, str]:
         """The channels of the policy in force: id -> target."""

@@ -23,7 +23,7 @@ MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 Deed = Literal[
     "read", "submit", "configure", "propose", "vote", "execute", "pause", "rollback", "cancel", "break_glass", "review",
-    "freeze", "thaw", "policy", "runbook", "redact", "export", "key",
+    "freeze", "thaw", "policy", "runbook", "redact", "export", "key", "respond", "alert",
 ]  # fmt: skip
 Typed = Literal["key", "digest"]
 """How an approval is confirmed: one key, or the beginning of the digest typed."""
@@ -319,6 +319,8 @@ _ROLES_FOR: dict[Deed, tuple[Role, ...]] = {
     "redact": ("admin",),
     "export": ("auditor", "admin"),
     "key": ("admin",),
+    "respond": ("operator", "approver", "admin"),
+    "alert": ("operator", "admin"),
 }
 """Any of these roles will do. Stopping is for all who act; letting go on is not."""
 
@@ -332,6 +334,8 @@ def may(
     if not_for:
         return not_for
     held = somewhere(policy, actor, owner=owner) if scope is None else roles(policy, actor, scope, owner=owner)
+    if deed == "alert" and actor.kind == "service" and actor.deeds is not None:
+        return ""  # an admin made its token for that, as for an agent
     wanted = _ROLES_FOR[deed]
     if deed == "vote":
         if actor.kind != "human":

@@ -50,9 +50,11 @@ def console_of(pid: int) -> int:
     return processes(pid)[-1]
 
 
-def drawing_cpu_ms(pid: int) -> float:
-    """CPU that the main thread of a process has used."""
-    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e6
+def scheduled_ms(pid: int) -> tuple[float, float]:
+    """CPU that the main thread of a process has used, and the time that it and this thread waited for a core."""
+    used, queued = Path(f"/proc/{pid}/schedstat").read_text().split()[:2]
+    own = Path("/proc/thread-self/schedstat").read_text().split()[1]
+    return int(used) / 1e6, (int(queued) + int(own)) / 1e6
 
 
 def idle(terminal: PseudoTerminal, seconds: float) -> tuple[float, float]:

@@ -39,6 +39,8 @@ class Pressed:
     """Written to the terminal from the key to that frame."""
     cpu_ms: float = 0.0
     """CPU that the thread that draws used from the key to that frame: steadier than time on a busy machine."""
+    free_ms: float = 0.0
+    """`painted_ms` without what that thread and we waited for a core: about what it takes on a machine of its own."""
 
 
 @dataclass
@@ -57,13 +59,14 @@ class Fingers:
     def press(self, act: str, key: str, painted: Seen, filled: Seen | None = None) -> None:
         """Raises TimeoutError, which says what was waited for, when the answer does not come."""
         terminal, console = self.terminal, self.console
-        before, cpu = terminal.bytes_read, console_idle.drawing_cpu_ms(console)
+        before, (cpu, queued) = terminal.bytes_read, console_idle.scheduled_ms(console)
         at = terminal.press(key)
         done = terminal.until(painted, f"answer to {key!r} ({act})", PATIENCE_S)
-        count, cpu = terminal.frame_bytes - before, console_idle.drawing_cpu_ms(console) - cpu
+        painted_ms, count = (done - at) * 1000, terminal.frame_bytes - before
+        cpu, queued = (now - then for now, then in zip(console_idle.scheduled_ms(console), (cpu, queued), strict=True))
         full = terminal.until(filled, f"data after {key!r} ({act})", PATIENCE_S) if filled is not None else None
         filled_ms = None if full is None else (full - at) * 1000
-        self.pressed.append(Pressed(act, (done - at) * 1000, filled_ms, count, cpu))
+        self.pressed.append(Pressed(act, painted_ms, filled_ms, count, cpu, max(cpu, painted_ms - queued)))
         self.rest()
 
     def rest(self) -> None:

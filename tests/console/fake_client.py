@@ -109,6 +109,7 @@ from runbooks.drafts.typed_draft import DraftAsk, Drafter, DraftRun, ModelStandi
 from runbooks.gate.approval_policy import Caller, Candidate, PolicyChange, PolicyCheck, PolicyView, PolicyVote, Verdict
 from runbooks.gate.run_limits import Freeze, FreezeSpec
 from runbooks.plans.identity import Signed
+from runbooks.plans.incidents import Incident, IncidentChange, NewIncident
 from runbooks.plans.queries import (
     AuditPage,
     AuditPart,
@@ -139,7 +140,7 @@ from runbooks.plans.typed_plan import (
     Tier,
 )
 from runbooks.plans.typed_plan import Simulated as Fork
-from tests.console import fake_gate, fake_policy
+from tests.console import fake_gate, fake_incidents, fake_policy
 
 NOW_MS = 1_772_366_400_000
 """2026-03-01 12:00:00 UTC."""
@@ -643,7 +644,7 @@ class FakeClient(Client):
         if not self.written:
             raise RefusedError("nothing runs for real in this cell", "Start an engine that runs work with: muster here")
         end = len(self.written)
-        at = max(0, end + request.offset) if request.offset < 0 else min(request.offset, end)
+        at = max(0, end + request.offset) if request.offset < 0 else request.offset if request.offset <= end else 0
         data = self.written[at : at + request.most]
         return OutputPart(id=request.id, attempt=1, task="main.0", data=data, offset=at, end=end, over=self.ended)
 
@@ -1140,6 +1141,35 @@ class FakeClient(Client):
     def close_review(self, review: int, comment: str) -> None:
         self.deeds.append(("close_review", str(review)))
         self.kept_reviews = tuple(kept for kept in self.kept_reviews if kept.id != review)
+
+    def incidents(self, states: tuple[str, ...] = (), limit: int = 200) -> tuple[Incident, ...]:
+        every = (fake_incidents.incident(self.now_ms, self._text, number) for number in (2, 1))
+        return tuple(each for each in every if not states or each.state in states)
+
+    def incident(self, incident_id: str) -> Incident:
+        return fake_incidents.incident(self.now_ms, self._text, int(incident_id.removeprefix("I-")))
+
+    def incident_changes(self, incident_id: str) -> tuple[IncidentChange, ...]:
+        return fake_incidents.changes(self._text)
+
+    def open_incident(self, new: NewIncident) -> Incident:
+        return self._did_to("open", "I-1")
+
+    def claim_incident(self, incident_id: str, over: bool = False) -> Incident:
+        return self._did_to("take over" if over else "claim", incident_id)
+
+    def hand_over_incident(self, incident_id: str, to: str, note: str = "") -> Incident:
+        return self._did_to(f"hand over to {to}", incident_id)
+
+    def note_incident(self, incident_id: str, text: str) -> Incident:
+        return self._did_to(f"note {text}", incident_id)
+
+    def close_incident(self, incident_id: str, found: str) -> Incident:
+        return self._did_to(f"close {found}", incident_id)
+
+    def _did_to(self, deed: str, incident_id: str) -> Incident:
+        self.deeds.append((deed, incident_id))
+        return self.incident(incident_id)
 
     def freezes(self) -> tuple[Freeze, ...]:
         return self.kept_freezes

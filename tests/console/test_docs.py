@@ -39,7 +39,17 @@ from tests.support.served import socket_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-SHOWN = ("shell.md", "runbooks.md", "audit.md", "approval.md", "drafts.md", "console.md", "operators.md", "api.md")
+SHOWN = (
+    "shell.md",
+    "runbooks.md",
+    "audit.md",
+    "approval.md",
+    "drafts.md",
+    "console.md",
+    "operators.md",
+    "api.md",
+    "alerts.md",
+)
 BLOCKS = [
     block
     for name in SHOWN

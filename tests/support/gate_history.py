@@ -21,7 +21,8 @@ from runbooks.gate.approval_policy import Candidate, Policy, PolicyChange, Polic
 from runbooks.gate.policy_files import text_of
 from runbooks.gate.policy_versions import Policies
 from runbooks.gate.run_limits import FreezeSpec
-from runbooks.plans.identity import Signed
+from runbooks.plans.identity import Actor, Signed
+from runbooks.plans.incidents import AlertReport
 from runbooks.plans.keys import decision_bytes
 from runbooks.plans.queries import RunbookVote
 from runbooks.plans.typed_plan import Act, Note, Proposal, Request, StepRequest
@@ -77,6 +78,7 @@ def live(lived: Lived) -> None:
     gate.policies.freeze(of["cat"].actor, FreezeSpec(name="release", tier="T3", weekly=("daily 01:00 - 02:00",)))
     gate.policies.freeze(of["cat"].actor, FreezeSpec(name="over", tier="T3", weekly=("daily 01:00 - 02:00",)))
     gate.policies.thaw(of["cat"].actor, "over")
+    an_incident(lived)
     runbook(lived)
     nonce = sign(lived, "ann", kind="author", digest="a" * 64)
     gate.policies.identified(of["ann"].actor.account, signed=nonce, digest="a" * 64)
@@ -112,6 +114,14 @@ def several_steps(lived: Lived) -> None:
     shown = lived.gate.propose(lived.of["ben"].actor, Request(steps=steps, reason="the fan is new"))
     lived.of["ben"].yes(shown)
     lived.gate.confirm(lived.of["ben"].actor, shown.id, "3")
+
+
+def an_incident(lived: Lived) -> None:
+    """Opened by an alert, claimed, and closed."""
+    source = Actor(subject="service:alerts", kind="service", account="token:service:alerts", deeds=("alert",))
+    lived.gate.incidents.report(source, AlertReport(title="waits are long", labels={"queue": "a"}))
+    lived.gate.incidents.claim(lived.of["cat"].actor, "I-1")
+    lived.gate.incidents.close(lived.of["cat"].actor, "I-1", "a burst of short jobs")
 
 
 def another_policy(lived: Lived) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on
 
+from console.actions.key_map import key_of
 from console.tui.widgets.pane import AsOf, ChartPane, Connect, SectionsView
 from console.views.curves import (
     WINDOWS,
@@ -60,7 +61,7 @@ class CurvePane(ChartPane[Curve]):
 
     @property
     def note(self) -> str:
-        return f"last {self._asked.window}, - and + choose another; ← → read off"
+        return f"last {self._asked.window}; {key_of('shorter')} {key_of('longer')} window, ← → values"
 
     @property
     def as_of(self) -> AsOf | None:

@@ -58,7 +58,10 @@ class OverviewPane(DetailPane[OverviewData]):
         if self._third.display:
             told = lately(*(client.query(question) for question in questions()))
         queues = worst_first(client.query(question()))
-        return OverviewData(client.overview(), queues, health.awaiting, health.stuck, waiting, told)
+        named = client.incidents(("open", "claimed"), 4) if health.incidents else ()
+        return OverviewData(
+            client.overview(), queues, health.awaiting, health.stuck, waiting, told, health.incidents, named
+        )
 
     def columns(self, detail: OverviewData, width: int) -> tuple[list[Section], list[Section]]:
         return overview_columns(detail, width, self.size.height, self._beside)

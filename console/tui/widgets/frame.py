@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from textual.app import ComposeResult
-from textual.containers import Vertical
 
 from console.actions import registry
 from console.actions.key_map import key_of
 from console.actions.registry import Action, key_label
 from console.forms.settings import Environment
 from console.text.terminal_text import duration, printable, timestamp
-from console.tui.widgets.drawing import OneLine, Part, part
+from console.tui.widgets.drawing import Covered, OneLine, Part, part
 from console.views.lists import Span
+from console.views.sections import plural
 
 if TYPE_CHECKING:
     from console.client.protocol import Health
@@ -42,11 +42,11 @@ MAX_CRUMBS = 5
 """Pages that the title names beside the root; those between are dots."""
 
 
-class Body(Vertical):
+class Body(Covered):
     """Holds the pages, of which one is shown."""
 
 
-class Frame(Vertical):
+class Frame(Covered):
     """Lines of text that the app fills, and a body that holds the pages."""
 
     def __init__(self) -> None:
@@ -206,7 +206,8 @@ def age_spans(age: Age | None, *, wide: bool) -> list[Span]:
     if age.lost:
         return [(f" ✗ no connection · {version}{old} ", "bad")]
     if age.frozen:
-        return [(f" ‖ frozen · {version}{old} ", "warn")]
+        # Without its age, which would be another one each second.
+        return [(f" ‖ frozen{f' · v{age.version:,}' if version else ''} ", "warn")]
     if age.late:
         return [(f" ! late · {version}{old} ", "warn")]
     return [(f" {version}{'now' if age.seconds < NEW_S else old} ", "dim")]
@@ -232,6 +233,8 @@ def top_bar(
     spans.append((_pace(health), "caution" if health.paused else "off"))
     spans.append((f"  v{version:,}", "off"))
     spans.append((" ✗ retrying ", "alarm") if retrying else (" ● connected", "off"))
+    if health.incidents:
+        spans.append((f"  ▲ {health.incidents:,} {plural('incident', health.incidents)}", "caution"))
     if health.journal_error:
         spans.append(("  ✗ journal ", "alarm"))
     elif width >= 110 and not others[0]:
@@ -292,6 +295,8 @@ class FrameDrawing:
 
     def __init__(self, app: MusterApp) -> None:
         self._app = app
+        self._at_ms = self._version = 0
+        """Cell time and version that the first line tells."""
 
     def time_passes(self) -> None:
         """Ages, and how long the engine has been away."""
@@ -301,10 +306,15 @@ class FrameDrawing:
 
     def top(self) -> None:
         app = self._app
-        health, seen = app.link.health, app.link.seen
+        health, pane = app.link.health, app.navigator.current
+        if app.past.at_ms:
+            self._at_ms, self._version = app.past.at_ms, app.past.version
+        elif pane is None or pane.frozen is None:
+            # The clock stands while a page is frozen: nothing is written to the terminal then.
+            self._at_ms, self._version = app.link.seen.at_ms, app.link.seen.version
         app.frame.show_top(
             top_bar(
-                health, app.title, app.past.at_ms or seen.at_ms, app.past.version if app.past.at_ms else seen.version,
+                health, app.title, self._at_ms, self._version,
                 read_only=app.read_only, width=app.size.width, retrying=app.link.outage is not None,
                 environment=app.environment,
                 others=(app.beside.words(), app.beside.together),

@@ -14,7 +14,7 @@ from rich.style import Style
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Horizontal
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.strip import Strip
@@ -23,7 +23,7 @@ from console.actions.registry import Action, ActionTarget, Context, ScreenName, 
 from console.client.change_feed import in_thread
 from console.text.terminal_text import cut
 from console.text.tones import QUIET, drawn, tones
-from console.tui.widgets.drawing import MOVES, PlacedScroll
+from console.tui.widgets.drawing import MOVES, Covered, PlacedScroll
 from console.views.sections import Line, Section, curve_of, loading, text_line
 from engine.model.errors import MusterError, RefusedError, UnreachableError
 
@@ -52,7 +52,7 @@ class PageStep(NamedTuple):
     place: dict[str, Any]
 
 
-class Pane(Vertical):
+class Pane(Covered):
     """A page. The app shows one at a time and calls `reload` when something may have changed."""
 
     DEFAULT_CSS = """

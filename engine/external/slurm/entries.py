@@ -41,7 +41,8 @@ JOB = EntryShape(
     state_reason state_description priority hold submit_time eligible_time start_time end_time time_limit
     node_count max_nodes cpus memory_per_node tres_req_str tres_alloc_str tres_per_node nodes gres_detail
     job_resources features required_nodes excluded_nodes shared contiguous required_switches dependency deadline
-    restart_cnt exit_code resv_name licenses het_job_id current_working_directory standard_output cluster user_id""",
+    restart_cnt exit_code resv_name licenses het_job_id current_working_directory standard_output standard_error
+    cluster user_id""",
 )
 STATE = EntryShape("job state", "job_id state")
 
@@ -112,6 +113,7 @@ def job(raw: msgspec.Raw) -> Job:
         het_id=entry.count("het_job_id"),
         workdir=entry.text("current_working_directory"),
         stdout=_path(entry.text("standard_output"), id_, array_id, task, name, user),
+        stderr=_path(entry.text("standard_error"), id_, array_id, task, name, user),
         cluster=entry.text("cluster"),
         extra=entry.extra,
     )

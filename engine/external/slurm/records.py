@@ -115,6 +115,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """The first job of the heterogeneous job this is a part of; 0 = none."""
     workdir: str = ""
     stdout: str = ""
+    """File that it writes, with Slurm's patterns filled in as far as they are known."""
+    stderr: str = ""
+    """The same for errors; empty or the same where they go to one file."""
     cluster: str = ""
     extra: dict[str, Any] = {}
 

@@ -28,7 +28,9 @@ COMMANDS = (
     "orders", "why wl-000001", "fairness", "spot", "showback", "scaling", "budgets", "recommend",
     "explain R-1", "forecast", "history", "size", "advise wl-000001", "proposals", "show P-1", "show P-2", "show P-3",
     "reviews", "runbook list", "runbook show half-done", "audit show", "audit show 7", "policy show", "policy check -",
-    "cancel wl-000001 --dry-run", "drafts", "draft why", "draft why --llm", "handover", "incident", "model",
+    "cancel wl-000001 --dry-run", "drafts", "draft why", "draft why --llm", "handover",
+    "incident summary", "incident list", "incident show 1",
+    "incident claim 1", "model",
     "recommend --all",
 )  # fmt: skip
 QUICK = (

@@ -255,6 +255,7 @@ def test_lines_that_are_too_long_or_no_text_are_dropped() -> None:
 OF = {
     "workload": "wl-000003", "node": "node-00001", "queue": "batch", "forecast": "queue:batch", "runbook": "half-done",
     "record": "7", "draft": "D-1", "output": "wl-000003", "intent": "i17", "curve": "queue:batch wait",
+    "incident": "I-1",
 }  # fmt: skip
 """Of what the pages of one thing are here."""
 

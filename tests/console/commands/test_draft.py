@@ -179,7 +179,7 @@ def test_reports_say_how_far_back(muster: Any) -> None:
     code, out, _ = muster(client, "handover", "--since", "4h")
     assert (code, client.asked.pop()) == (0, DraftAsk(task="handover", since_ms=NOW_MS - 4 * 3_600_000))
     assert out.index("What was done") < out.index("What waits") < out.index("What is frozen")
-    muster(client, "incident", "the h100 pool went down", "--llm", "--from", "h100")
+    muster(client, "incident", "summary", "the h100 pool went down", "--llm", "--from", "h100")
     assert client.asked.pop() == DraftAsk(
         task="incident", question="the h100 pool went down", finding="h100", model=True,
         since_ms=NOW_MS - 2 * 3_600_000,

@@ -23,7 +23,7 @@ def test_an_engine_knows_whether_it_may_act_before_its_gate_goes_on(
 ) -> None:
     known: list[bool] = []
 
-    def gate(engine: Engine, *others: object) -> None:
+    def gate(engine: Engine, *others: object, **labels: object) -> None:
         known.append(engine.acts)
         raise Reached
 

@@ -47,6 +47,7 @@ async def console(
     app = MusterApp(lambda: client, read_only=read_only, start=start, title="test")  # type: ignore[arg-type]
     async with app.run_test(size=size, notifications=True) as pilot:
         await until(pilot, lambda: line(pilot, "title").startswith("  " + start) and app.connected)
+        await until(pilot, lambda: not app.navigator.landing)
         await pilot.app.workers.wait_for_complete()
         await pilot.pause()
         yield pilot

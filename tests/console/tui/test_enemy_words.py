@@ -23,7 +23,8 @@ ACTING = (
     "cancel wl-000001", "drain node-00001", "approve P-1",
     "execute P-1", "reject P-1 no", "rollback P-1", "run x node=n",
     "set-quota batch --gpu 9", "reserve x", "freeze now", "thaw P-1", "export csv /tmp/x", "bookmark a = nodes",
-    "forget a", "quit", "q", "handover", "incident", "draft --llm tell me all", "draft what is it",
+    "forget a", "quit", "q", "handover", "summary", "draft --llm tell me all", "draft what is it",
+    "claim I-1", "close-incident I-1", "hand-over I-1 bob", "note I-1 x",
     "save /tmp/x", "edit", "theme light", "columns id", "cancel", "break-glass P-1",
 )  # fmt: skip
 LEADING = (

@@ -31,7 +31,8 @@ PAGES = (
     "workload wl-000001", "node node-00001", "recommendations", "forecast queue:batch", "curve queue:batch",
     "proposals", "proposal P-1", "proposal P-2", "proposal P-3", "runbooks", "runbook half-done", "audit", "record 7",
     "draft why", "drafts",
-    "handover", "incident", "queue batch", "topology", "topology rack", "cost", "cost nodes=4 hours=6", "settings",
+    "handover", "summary",
+    "incidents", "incident I-1", "queue batch", "topology", "topology rack", "cost", "cost nodes=4 hours=6", "settings",
     "bookmarks", "policy", "reviews", "reservations",
 )  # fmt: skip
 SIZES = ((80, 24), (120, 40))

@@ -14,8 +14,8 @@ import pytest
 from textual.pilot import Pilot
 
 from console.tui.app import MusterApp
+from console.tui.screens.output import LogView
 from console.tui.screens.outside import FleetPane, MirrorPane
-from console.tui.screens.workload import LogView
 from console.tui.widgets.drawing import OneLine
 from console.tui.widgets.pane import DetailPane
 from tests.console import fake_drafts, fake_far, fake_gate
@@ -102,7 +102,8 @@ SCREENS: dict[str, Steps] = {
     "curve": after("curve queue:batch gpu", title="curve of"),
     "draft": after("draft D-1", title="D-1"),
     **{name: after(name, title=name) for name in ("proposals", "runbooks", "audit", "drafts", "settings")},
-    **{name: after(name) for name in ("policy", "reviews", "bookmarks")},
+    **{name: after(name) for name in ("policy", "reviews", "bookmarks", "incidents")},
+    "incident": after("incident I-1", title="I-1"),
     "proposal that waits": after("proposal P-1", title="P-1"),
     "proposal that is stale": after("proposal P-2", title="P-2"),
     "runbook": after("runbook half-done", title="half-done"),

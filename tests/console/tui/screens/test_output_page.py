@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from textual.pilot import Pilot
 
-from console.tui.screens.workload import FIRST, MAX_LINES, LogView, OutputPane
+from console.tui.screens.output import FIRST, MAX_LINES, LogView, OutputPane
 from console.views.workload import MAX_LINE, LogLines, process_sections
+from engine.executors.task_files import OutputPart, OutputRequest, ProcessReport
+from engine.model.errors import NotFoundError
 from engine.model.specs import RunSpec
 from tests.console.fake_client import FakeClient
 from tests.console.tui.screens.test_workload_page import detail, words
-from tests.console.tui.test_app import console, here, press, quick, until
+from tests.console.tui.test_app import console, here, line, press, quick, until, write
 
 __all__ = ["quick"]
 
@@ -118,3 +121,77 @@ async def test_no_more_lines_are_held_than_a_person_could_read() -> None:
         client.written += b"".join(b"%07i\n" % i for i in range(MAX_LINES + 5))
         await until(pilot, lambda: shown(pilot)[-1] == f"{MAX_LINES + 4:07}")
         assert (len(shown(pilot)), shown(pilot)[0]) == (MAX_LINES, "0000005")
+        await press(pilot, "home")
+        await until(pilot, lambda: shown(pilot)[0] == "x")
+        assert shown(pilot) == ["x", *(f"{i:07}" for i in range(MAX_LINES + 5))], "what was dropped is read again"
+
+
+async def test_a_filter_shows_the_lines_with_its_words_also_of_what_comes() -> None:
+    client = FakeClient()
+    client.written = b"".join(b"step %03i loss=%i\n" % (i, i) for i in range(100)) + b"Error: NaN in step 100\n"
+    async with console(client) as pilot:
+        await press(pilot, "3", "l")
+        await until(pilot, lambda: isinstance(here(pilot), OutputPane) and len(shown(pilot)) == 101)
+        await press(pilot, "slash")
+        await write(pilot, "error nan")
+        view = here(pilot).query_one(LogView)
+        await until(pilot, lambda: view.seen == ["Error: NaN in step 100"])
+        await press(pilot, "enter")
+        assert "1 of 101 lines" in line(pilot, "title")
+        client.written += b"fine\nerror: nan again\n"
+        await until(pilot, lambda: len(shown(pilot)) == 103)
+        assert view.seen == ["Error: NaN in step 100", "error: nan again"]
+        await press(pilot, "escape")
+        assert view.seen == shown(pilot)
+        await press(pilot, "escape")
+        assert not isinstance(here(pilot), OutputPane)
+
+
+async def test_what_is_not_loaded_is_told_and_a_file_begun_anew_too() -> None:
+    client = FakeClient()
+    client.written = b"x" * 99 + b"\n"
+    client.written *= 2 * FIRST // 100
+    async with console(client, size=(200, 30)) as pilot:
+        await press(pilot, "3", "l")
+        await until(pilot, lambda: isinstance(here(pilot), OutputPane) and bool(shown(pilot)))
+        assert "older not loaded" in line(pilot, "title")
+        client.written = b"second life\n"
+        await until(pilot, lambda: shown(pilot)[-2:] == ["… the file was begun anew …", "second life"])
+
+
+async def test_a_job_of_slurm_tells_its_file_and_node_and_why_it_cannot_be_read() -> None:
+    client = FakeClient()
+    client.written = b"epoch 1\n"
+    read = client.output
+
+    def from_file(request: OutputRequest, wait_s: float = 0.0) -> OutputPart:
+        names = ("output", "errors")
+        found = read(request, wait_s)
+        name = request.task or "output"
+        return msgspec.structs.replace(found, task=name, path=f"/home/x/12.{name}", node="cpu001", tasks=names)
+
+    client.output = from_file  # type: ignore[method-assign]
+    client.processes = lambda name: ProcessReport(id=name, attempts=())  # type: ignore[method-assign]
+    async with console(client) as pilot:
+        await press(pilot, "3", "l")
+        await until(pilot, lambda: "cpu001  /home/x/12.output" in head(pilot))
+        assert "2 files, n for the next" in head(pilot)
+        await press(pilot, "n")
+        await until(pilot, lambda: "12.errors" in head(pilot))
+    client = FakeClient()
+    client.output = refused  # type: ignore[method-assign]
+    async with console(client, size=(60, 24)) as pilot:
+        await press(pilot, "3", "l")
+        await until(pilot, lambda: isinstance(here(pilot), OutputPane))
+        view = here(pilot).query_one(LogView)
+        await until(pilot, lambda: "not on this machine" in " ".join(view.render_line(y).text for y in range(4)))
+        assert "Read it on cpu001" in " ".join(" ".join(view.render_line(y).text for y in range(5)).split())
+
+
+def refused(request: OutputRequest, wait_s: float = 0.0) -> OutputPart:
+    raise NotFoundError("'/home/x/12.out' of job 12 is not on this machine", "Read it on cpu001, or mount its folder")
+
+
+def head(pilot: Pilot[None]) -> str:
+    pane = here(pilot)
+    return "".join(text for text, _, _ in pane._head._left) if isinstance(pane, OutputPane) else ""

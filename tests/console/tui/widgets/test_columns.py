@@ -163,6 +163,18 @@ async def test_a_frozen_page_stands_still_until_it_goes_on() -> None:
         await pilot.app.workers.wait_for_complete()
         assert here(pilot).table.matched == 100
         assert here(pilot).frozen is not None
+        frames = []
+        pilot.app._display = lambda screen, frame: frames.append(frame)  # type: ignore[method-assign]
+        client.now_ms += 60_000
+        client.submit(5)
+        await until(pilot, lambda: pilot.app.link.seen.version == client.version)  # type: ignore[attr-defined]
+        for _ in range(3):
+            now = pilot.app.clock() + 1  # type: ignore[attr-defined]
+            pilot.app.clock = lambda now=now: now  # type: ignore[attr-defined]
+            pilot.app._time_passes()  # type: ignore[attr-defined]
+            await pilot.pause()
+        assert not any(frames), "nothing is written to the terminal"
+        del pilot.app._display
         await press(pilot, "f")
-        await until(pilot, lambda: here(pilot).table.matched == 105)
+        await until(pilot, lambda: here(pilot).table.matched == 110)
         assert "as of" not in line(pilot, "title")

@@ -64,7 +64,7 @@ def test_every_recorded_answer_with_a_list_is_read_whole() -> None:
 def test_a_job_that_both_releases_ran_reads_the_same() -> None:
     """The gang of four nodes, ended: all that does not name a moment, an id or a folder."""
     other = dict.fromkeys(["id", "submit_s", "eligible_s", "start_s", "end_s"], 0)
-    other |= dict.fromkeys(["workdir", "stdout"], "")
+    other |= dict.fromkeys(["workdir", "stdout", "stderr"], "")
     early, later = (msgspec.structs.replace(one_job(version, "job_gang_done"), **other) for version in (EARLY, LATER))
     assert early == later
     assert early.nodes == ("cpu001", "cpu002", "cpu003", "cpu004")

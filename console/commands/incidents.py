@@ -1,0 +1,82 @@
+"""`muster incident`: what is open, one of them whole, and what people on call do with it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from console.client.attach import connect
+from console.commands.show import tell_lines, write_json, write_lines
+from console.text.plain_tables import table
+from console.text.terminal_text import cut, printable
+from console.views.incidents import HEADINGS, chart, incident_columns, incident_page, row_of
+from console.views.proposal import name_of
+from console.views.sections import section_lines
+from runbooks.plans.incidents import UNCLOSED, NewIncident
+
+if TYPE_CHECKING:
+    from console.client.protocol import Client
+    from runbooks.plans.incidents import Incident
+
+WIDTH = 78
+CHART_ROWS = 7
+CELL = 40
+"""Cells of a column of the list, but the last."""
+
+
+def list_(arguments: argparse.Namespace) -> None:
+    """Those that are not closed, newest first; with --all the others too."""
+    with closing(connect(arguments)) as client:
+        found = client.incidents(() if arguments.all else UNCLOSED)
+        wall_ms = client.whoami().now_ms
+    if arguments.json:
+        write_json(found)
+        return
+    rows = [[cut(text, CELL) for text, _ in row_of(each, wall_ms).cells] for each in found]
+    titles = [heading.title for heading in HEADINGS]
+    write_lines(table(titles, rows, [heading.right for heading in HEADINGS]) if rows else ["no incident is open"])
+
+
+def show(arguments: argparse.Namespace) -> None:
+    with closing(connect(arguments)) as client:
+        page = incident_page(client, arguments.id)
+    if arguments.json:
+        write_json(page._asdict())
+        return
+    left, right = incident_columns(page, WIDTH)
+    write_lines(section_lines([left[0], *chart(page, WIDTH, CHART_ROWS), *left[1:], *right]))
+
+
+def open_(arguments: argparse.Namespace) -> None:
+    new = NewIncident(title=arguments.title, severity=arguments.severity, objects=tuple(arguments.on))
+    _did(arguments, lambda client: client.open_incident(new), "is open")
+
+
+def claim(arguments: argparse.Namespace) -> None:
+    _did(arguments, lambda client: client.claim_incident(arguments.id, arguments.over), "is yours")
+
+
+def hand_over(arguments: argparse.Namespace) -> None:
+    told = f"is {name_of(arguments.to)}'s"
+    _did(arguments, lambda client: client.hand_over_incident(arguments.id, arguments.to, arguments.note), told)
+
+
+def note(arguments: argparse.Namespace) -> None:
+    _did(arguments, lambda client: client.note_incident(arguments.id, arguments.text), "has your note")
+
+
+def close(arguments: argparse.Namespace) -> None:
+    _did(arguments, lambda client: client.close_incident(arguments.id, arguments.found), "is closed")
+
+
+def _did(arguments: argparse.Namespace, do: Callable[[Client], Incident], told: str) -> None:
+    """Its id to standard output, what became of it beside that."""
+    with closing(connect(arguments)) as client:
+        done = do(client)
+    if arguments.json:
+        write_json(done)
+        return
+    write_lines([printable(done.id)])
+    tell_lines([f"{printable(done.id)} {told}"])

@@ -1,0 +1,387 @@
+"""View models of incidents: the list, and one with its waits over time, what changed before it, what explains it, and
+what was drafted and proposed.
+
+Titles, labels and texts of alerts are strangers' words: they stand behind a gutter or as values, never as our own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from console.forms.filters import quoted
+from console.text.charts import MARK, column_at, framed, gutter, ribbon, round_top, time_axis
+from console.text.terminal_text import cut, duration, fit, printable, timestamp
+from console.text.tones import state_look
+from console.views.draft import IN_PART
+from console.views.lists import Heading, Row, Span
+from console.views.proposal import effect_lines, hanging, name_of
+from console.views.proposal import framed as quoted_lines
+from console.views.sections import Line, Section, plural, text_line
+from engine.model.errors import MusterError, UnreachableError
+from recommender.history.metrics import HistoryPoint, HistoryRequest
+from runbooks.plans.incidents import AlertLine, EntryKind, Incident, IncidentChange, IncidentObject, ObjectKind
+
+if TYPE_CHECKING:
+    from console.client.protocol import Client
+    from recommender.findings.suggestions import Recommendation
+    from runbooks.drafts.typed_draft import DraftRun
+    from runbooks.plans.typed_plan import Proposal
+
+MAX_ALERTS, MAX_LABELS = 6, 6
+MAX_CHANGES = 16
+MAX_DRAFTS = 3
+MAX_EFFECTS = 4
+MAX_CURVES = 3
+BEFORE_MS = 2 * 3_600_000
+"""Of the curve, before the incident began."""
+CURVE_STEPS = 60
+LABEL = 10
+SEVERITY_TONES = {"critical": "bad", "warning": "warn", "info": "info"}
+ENTRIES: dict[EntryKind, str] = {
+    "opened": "opened by", "fired": "fired, says", "resolved": "resolved, says", "reopened": "fires again, says",
+    "claimed": "claimed by", "handed_over": "handed over by", "noted": "note of", "proposed": "proposal by",
+    "closed": "closed by",
+}  # fmt: skip
+LINKS: dict[ObjectKind, str] = {
+    "queue": "queue {}", "node": "node {}", "workload": "workload {}", "pool": "nodes pool:{}",
+}  # fmt: skip
+HEADINGS = (
+    Heading("id", "ID", most=8),
+    Heading("severity", "SEVERITY", most=8),
+    Heading("state", "STATE", most=10),
+    Heading("age", "AGE", right=True, most=8),
+    Heading("owner", "OWNER", most=14),
+    Heading("firing", "FIRING", right=True, most=7),
+    Heading("objects", "ABOUT", most=28),
+    Heading("title", "TITLE", most=200),
+)
+
+
+class WaitCurve(NamedTuple):
+    """Waits of a queue, or of the cell, over time; in seconds, None where nothing was measured."""
+
+    name: str
+    """Queue; empty: the cell."""
+    p50_s: tuple[int | None, ...]
+    p95_s: tuple[int | None, ...]
+    begin_ms: int
+    end_ms: int
+    so_far: bool
+    """Of those that wait; else of those that started."""
+
+
+class IncidentPage(NamedTuple):
+    """All that the page of an incident shows."""
+
+    incident: Incident
+    wall_ms: int
+    now_ms: int
+    """Cell time."""
+    version: int
+    curves: tuple[WaitCurve, ...] = ()
+    changes: tuple[IncidentChange, ...] = ()
+    findings: tuple[Recommendation, ...] = ()
+    drafts: tuple[DraftRun, ...] = ()
+    """Newest first."""
+    proposals: tuple[Proposal, ...] = ()
+
+    @property
+    def proposable(self) -> DraftRun | None:
+        """The newest draft whose steps can be put to the vote."""
+        made = (run for run in self.drafts if run.rule is not None and run.rule.request is not None)
+        return next((run for run in made if not run.proposed), None)
+
+
+# --- what is asked
+
+
+def incident_page(client: Client, incident_id: str) -> IncidentPage:
+    """Blocks. Raises NotFoundError; what else cannot be had is left out."""
+    incident, health = client.incident(incident_id), client.health()
+    names = {incident.id, *(each.id for each in incident.objects)}
+    findings: tuple[Recommendation, ...] = ()
+    with _left_out():
+        findings = tuple(
+            each
+            for each in client.recommendations().open
+            if names.intersection((*each.suggestion.targets, each.suggestion.about))
+        )
+    curves: tuple[WaitCurve, ...] = ()
+    with _left_out():
+        curves = tuple(_curve(client, name, incident, health.now_ms) for name in _queues(client, incident))
+    return IncidentPage(
+        incident=incident,
+        wall_ms=client.whoami().now_ms,
+        now_ms=health.now_ms,
+        version=health.version,
+        curves=curves,
+        changes=client.incident_changes(incident_id),
+        findings=findings,
+        drafts=tuple(run for run in client.draft_runs() if run.ask.finding in names)[:MAX_DRAFTS],
+        proposals=tuple(_proposals_of(client, incident)),
+    )
+
+
+def _proposals_of(client: Client, incident: Incident) -> Iterator[Proposal]:
+    for proposal_id in incident.proposals[-MAX_DRAFTS:]:
+        with _left_out():
+            yield client.proposal(proposal_id)
+
+
+@contextlib.contextmanager
+def _left_out() -> Iterator[None]:
+    """Leaves out what cannot be had, but for an engine that is away."""
+    try:
+        yield
+    except UnreachableError:
+        raise
+    except MusterError:
+        return
+
+
+def _queues(client: Client, incident: Incident) -> tuple[str, ...]:
+    """The queues that it is about, those of its workloads too; the whole cell ("") where there are none."""
+    names = dict.fromkeys(incident.named("queue"))
+    for workload in incident.named("workload")[:MAX_CURVES]:
+        with _left_out():
+            names[client.workload(workload).queue] = None
+    return tuple(names)[:MAX_CURVES] or ("",)
+
+
+def _curve(client: Client, queue: str, incident: Incident, now_ms: int) -> WaitCurve:
+    """The waits so far of what waits; of what started, where those were not measured."""
+    begin_ms = incident.cell_ms - BEFORE_MS
+    step_ms = max(60_000, (now_ms - begin_ms) // CURVE_STEPS // 60_000 * 60_000)
+
+    def points(metric: str) -> tuple[HistoryPoint, ...]:
+        of = "queue" if queue else "cell"
+        ask = HistoryRequest(metric=metric, of=of, subject=queue, since_ms=begin_ms, until_ms=now_ms, step_ms=step_ms)
+        return client.history(ask).points
+
+    p95, so_far = points("waiting_p95_s"), True
+    if not any(point.most is not None for point in p95):
+        p95, so_far = points("wait_p95_s"), False
+    p50 = points("waiting_p50_s" if so_far else "wait_p50_s")
+    return WaitCurve(queue, _values(p50), _values(p95), begin_ms, max(now_ms, begin_ms + 1), so_far)
+
+
+def _values(points: Sequence[HistoryPoint]) -> tuple[int | None, ...]:
+    return tuple(None if point.most is None else round(point.most) for point in points)
+
+
+# --- the list
+
+
+def row_of(incident: Incident, wall_ms: int) -> Row:
+    glyph, tone = incident_look(incident)
+    cells: tuple[Span, ...] = (
+        (incident.id, ""),
+        (incident.severity, SEVERITY_TONES[incident.severity]),
+        (f"{glyph} {incident.state}", tone),
+        (duration(max(0, wall_ms - incident.began_ms)), "dim"),
+        (name_of(incident.owner) if incident.owner else "–", "" if incident.owner else "faint"),
+        (f"{incident.firing:,}" if incident.firing else "–", "" if incident.firing else "faint"),
+        (printable(", ".join(each.id for each in incident.objects)) or "–", "dim"),
+        (printable(incident.title), ""),
+    )
+    return Row(incident.id, cells, incident.state)
+
+
+def incident_look(incident: Incident) -> tuple[str, str]:
+    """Glyph and tone of its state: one that nobody has claimed is the most urgent."""
+    if incident.state == "open":
+        return "!", "bad" if incident.severity == "critical" else "warn"
+    return {"claimed": ("◔", "info"), "resolved": ("✓", "ok"), "closed": ("✓", "dim")}[incident.state]
+
+
+# --- the page
+
+
+def chart(page: IncidentPage, width: int, rows: int) -> list[Section]:
+    """The waits of its first queue over time, with a mark where it began."""
+    if not page.curves or not any(value is not None for value in page.curves[0].p95_s):
+        return []
+    curve = page.curves[0]
+    known = [value for value in (*curve.p95_s, *curve.p50_s) if value is not None]
+    top = round_top(max(known) // 60) * 60 if max(known) >= 60 else round_top(max(known))
+    indent = gutter(top, _time)
+    columns = max(8, width - indent)
+    mark = column_at(page.incident.cell_ms, curve.begin_ms, curve.end_ms, columns)
+    drawn = ribbon(curve.p50_s, curve.p95_s, curve.p95_s, columns, rows, top, mark=mark)
+    lines = [Line(spans) for spans in framed(drawn, top, _time)]
+    lines += [Line(spans) for spans in time_axis(curve.begin_ms, curve.end_ms, columns, indent)]
+    whose = f"queue {printable(curve.name)}" if curve.name else "the cell"
+    what = "Wait so far" if curve.so_far else "Wait until the start"
+    return [Section(f"{what}, {whose}", tuple(lines), f"─ p95  ░ p50 to p95  {MARK} it began")]
+
+
+def _time(seconds: int) -> str:
+    return duration(seconds * 1000)
+
+
+def incident_columns(page: IncidentPage, width: int) -> tuple[list[Section], list[Section]]:
+    """Left: how it stands, its alerts, what they are about, what people did. Right: what led to it and what helps."""
+    left = [_state(page, width), _objects(page, width), _alerts(page.incident, width), _history(page.incident, width)]
+    right = [_changes(page, width), _findings(page, width), _drafts(page, width)]
+    if page.proposals:
+        right.append(_proposals(page, width))
+    return left, right
+
+
+def _state(page: IncidentPage, width: int) -> Section:
+    incident = page.incident
+    glyph, tone = incident_look(incident)
+    lines = [Line(((f"{glyph} {incident.state}", tone), (f"  {incident.severity}", SEVERITY_TONES[incident.severity])))]
+    lines += quoted_lines(incident.title, width)
+    lines += hanging(fit("owner", LABEL), name_of(incident.owner) or "nobody: C claims it", width)
+    ago = duration(max(0, page.wall_ms - incident.began_ms))
+    lines += hanging(fit("began", LABEL), f"{timestamp(incident.began_ms)} UTC, {ago} ago", width)
+    source = name_of(incident.source)
+    lines += hanging(fit("reported", LABEL), f"{timestamp(incident.opened_ms)} UTC by {source}", width)
+    lines += [line for curve in page.curves for line in _wait_line(curve, incident, width)]
+    if incident.follows:
+        text = f"{incident.follows}, of the same alerts, was closed"
+        lines.append(Line(((fit("before", LABEL), "dim"), (text, "link")), f"incident {incident.follows}"))
+    return Section(f"Incident {incident.id}", tuple(lines), f"{incident.firing} of {incident.alert_count} alerts fire")
+
+
+def _wait_line(curve: WaitCurve, incident: Incident, width: int) -> list[Line]:
+    """Its p95 when the incident began, and now."""
+    known = [(at, value) for at, value in enumerate(curve.p95_s) if value is not None]
+    if not known:
+        return []
+    step_ms = max(1, (curve.end_ms - curve.begin_ms) // max(1, len(curve.p95_s)))
+    before = [value for at, value in known if curve.begin_ms + at * step_ms <= incident.cell_ms]
+    then = f"{_time(before[-1])} when it began, " if before else ""
+    whose = f"of {curve.name}" if curve.name else "of the cell"
+    text = f"p95 {whose}: {then}{_time(known[-1][1])} now"
+    first, *rest = hanging(fit("waits", LABEL), printable(text), width)
+    return [Line(first.spans, f"queue {printable(curve.name)}" if curve.name else ""), *rest]
+
+
+def _objects(page: IncidentPage, width: int) -> Section:
+    lines = [_object_line(each, width) for each in page.incident.objects]
+    for each in page.incident.unmatched:
+        text = f"{each.kind} {each.id} ({each.label}): not in this cell"
+        lines.append(text_line(cut(printable(text), width), "dim"))
+    if not lines:
+        lines = [text_line("no label names a queue, pool, node or workload", "dim")]
+    return Section("About", tuple(lines))
+
+
+def _object_line(each: IncidentObject, width: int) -> Line:
+    name = quoted(each.id) if each.kind == "pool" else printable(each.id)
+    by = f"  by label {each.label}" if each.label else ""
+    spans = ((fit(each.kind, LABEL), "dim"), (cut(printable(each.id), width - LABEL - 4), "link"))
+    return Line(
+        (*spans, (cut(printable(by), max(4, width - LABEL - len(each.id))), "faint")), LINKS[each.kind].format(name)
+    )
+
+
+def _alerts(incident: Incident, width: int) -> Section:
+    lines = [line for alert in incident.alerts[:MAX_ALERTS] for line in _alert_lines(alert, width)]
+    left = incident.alert_count - min(len(incident.alerts), MAX_ALERTS) + incident.more_alerts
+    if incident.alerts and left > 0:
+        lines.append(text_line(f"and {left:,} more", "dim"))
+    if not lines:
+        lines = [text_line("none: a person opened it", "dim")]
+    return Section("Alerts", tuple(lines))
+
+
+def _alert_lines(alert: AlertLine, width: int) -> list[Line]:
+    glyph, tone = ("▲", "warn") if alert.state == "firing" else ("✓", "ok")
+    since = timestamp(alert.ends_ms or alert.starts_ms)
+    head = f"{glyph} {alert.state} since {since}  "
+    lines = [Line(((head, tone), (cut(printable(alert.name), max(8, width - len(head))), "strong")))]
+    labels = [f"{key}={value}" for key, value in alert.labels.items() if key != "alertname"]
+    more = [f"and {len(labels) - MAX_LABELS} more"] if len(labels) > MAX_LABELS else []
+    lines += hanging("    ", printable(", ".join((*labels[:MAX_LABELS], *more))), width, "", "dim") if labels else []
+    for name in ("description", "message", "runbook_url"):
+        if text := alert.texts.get(name, ""):
+            lines += quoted_lines(text, width - 4, "    ")[:3]
+    return lines
+
+
+def _history(incident: Incident, width: int) -> Section:
+    lines: list[Line] = []
+    for entry in incident.entries:
+        by = f"{ENTRIES[entry.kind]} {name_of(entry.subject)}"
+        to = f" to {name_of(entry.to)}" if entry.kind == "handed_over" else ""
+        made = f": {printable(entry.to)}" if entry.kind == "proposed" else ""
+        link = f"proposal {printable(entry.to)}" if entry.kind == "proposed" else ""
+        spans = ((f"{timestamp(entry.at_ms)}  ", "dim"), (cut(f"{by}{to}{made}", width - 18), ""))
+        lines.append(Line(spans, link))
+        lines += quoted_lines(entry.text, width - 4, "    ") if entry.text else []
+    return Section("So far", tuple(lines), "on the record")
+
+
+def _changes(page: IncidentPage, width: int) -> Section:
+    lines = [line for change in page.changes[:MAX_CHANGES] for line in _change_lines(change, width)]
+    left = len(page.changes) - MAX_CHANGES
+    if left > 0:
+        lines.append(text_line(f"and {left:,} more: :events", "dim"))
+    if not lines:
+        lines = [text_line("nothing in the two hours before it, as far as is remembered", "dim")]
+    return Section("What changed before it", tuple(lines), "▸ on what it is about")
+
+
+def _change_lines(change: IncidentChange, width: int) -> list[Line]:
+    when = f"{duration(change.before_ms)} before" if change.before_ms >= 0 else "just after"
+    who = f", {name_of(change.who)}" if change.who else ""
+    name = f"{change.proposal} " if change.proposal else ""
+    head = f"{'▸' if change.own else ' '} {fit(when, 15)} "
+    link = f"proposal {printable(change.proposal)}" if change.proposal else ""
+    first, *rest = hanging(head, printable(f"{name}{change.what}{who}"), width, "warn" if change.own else "dim")
+    return [Line(first.spans, link), *rest]
+
+
+def _findings(page: IncidentPage, width: int) -> Section:
+    lines: list[Line] = []
+    for each in page.findings:
+        first, *rest = hanging(f"{each.suggestion.id}  ", printable(each.suggestion.finding), width, "info")
+        lines += [Line(first.spans, "recommendations"), *rest]
+    told = tuple(lines) or (text_line("no finding is about the same objects", "dim"),)
+    return Section("What explains it", told, "suggestions")
+
+
+def _drafts(page: IncidentPage, width: int) -> Section:
+    lines: list[Line] = []
+    for run in page.drafts:
+        lines += _draft_lines(run, width)
+    if not lines:
+        lines = [text_line("none yet: d drafts what to do, tried on a fork", "dim")]
+    keys = "d drafts, A proposes" if page.proposable is not None else "d drafts"
+    return Section("Drafts", tuple(lines), "", keys)
+
+
+def _draft_lines(run: DraftRun, width: int) -> list[Line]:
+    link = f"draft {printable(run.id)}"
+    draft = run.rule
+    if draft is None:
+        told = "on its way …" if run.rule_state == "drafting" else printable(run.rule_why) or "no draft"
+        return [Line(((f"{run.id}  ", "strong"), (cut(told, width - 8), "dim")), link)]
+    steps = [printable(step.line) for step in draft.steps] or ["nothing should be done"]
+    first, *rest = hanging(f"{run.id}  ", "; ".join(steps), width, "strong")
+    lines = [Line(first.spans, link), *rest]
+    if "target_missed" in draft.flags:
+        lines += hanging("    ! ", IN_PART, width, "warn", "warn")
+    effects = draft.effects or (draft.preview.effects if draft.preview is not None else ())
+    shown = [effect for effect in effects if effect.before != effect.after][:MAX_EFFECTS]
+    indented = effect_lines(shown, max(20, width - 4)) if shown else []
+    lines += [Line((("    ", ""), *line.spans)) for line in indented]
+    for _, proposal in run.proposed:
+        lines.append(
+            Line((("    proposed as ", "dim"), (printable(proposal), "link")), f"proposal {printable(proposal)}")
+        )
+    return lines
+
+
+def _proposals(page: IncidentPage, width: int) -> Section:
+    lines = []
+    for each in page.proposals:
+        glyph, tone = state_look(each.state)
+        text = cut(printable(f"{each.id}  {each.title}"), max(8, width - 14))
+        lines.append(Line(((fit(f"{glyph} {each.state}", 13), tone), (text, "")), f"proposal {printable(each.id)}"))
+    return Section("Proposed of it", tuple(lines), f"{len(lines)} {plural('proposal', len(lines))}")
