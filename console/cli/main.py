@@ -177,6 +177,14 @@ def _show_commands(commands: Any) -> None:
         commands, "overview", "console.commands.show:overview", "the state of the cell in 15 lines of text"
     )
     reach(overview, sub=True)
+    told = "what changed between two times: work, nodes, quota, prices, and by whom"
+    diff = command(commands, "diff", "console.commands.past:diff", told)
+    diff.add_argument("since", metavar="FROM", help="03:12, -20m or 2026-04-13T03:12 (cell time, UTC)")
+    diff.add_argument("until", metavar="TO", nargs="?", default="now", help="the later time (now)")
+    diff.add_argument("--queue", default="", metavar="NAME", help="only work of this queue and those below it")
+    diff.add_argument("--node", default="", metavar="ID", help="only this node, and work that ran on it")
+    diff.add_argument("--limit", type=positive, default=20, metavar="N", help="so many of each happening (20)")
+    reach(diff, sub=True)
     get = command(commands, "get", "console.commands.show:get", "list workloads, nodes or queues, or show one")
     get.add_argument("kind", choices=KINDS)
     _list_arguments(get)

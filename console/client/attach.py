@@ -79,7 +79,7 @@ def client_of(settings: ConsoleSettings, identity: Identity) -> Client:
 def as_of(client: Client, text: str) -> Client:
     """A client that asks as of the time that a person wrote, once that can be shown. Raises SpecError for a time that
     cannot."""
-    from console.forms.fields import past_ms
+    from console.forms.past_times import past_ms
     from engine.traces.progress import counter
 
     known = client.past(0)

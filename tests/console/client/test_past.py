@@ -6,18 +6,19 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from console.client.attach import wait_until_shown
 from console.client.protocol import Client
 from console.client.remote import RemoteClient
-from console.forms.fields import past_ms
+from console.forms.past_times import difference_words, past_ms
 from console.service.advisor import Advisor
 from console.service.local_client import LocalClient
 from engine.loop import EngineLoop
 from engine.model.commands import Submit
 from engine.model.errors import NotFoundError, RefusedError, SpecError, UnreachableError
-from engine.model.past_queries import PastStatus
+from engine.model.past_queries import DifferenceRequest, PastStatus
 from engine.model.queries import Query
 from recommender.history.metrics import HistoryRequest
 from runbooks.plans.typed_plan import asks
@@ -96,6 +97,34 @@ def test_times_that_cannot_be_shown_are_named(client: Client) -> None:
         client.past(now_ms + HOUR_MS)
     with pytest.raises(SpecError, match="after what can be shown"):
         client.as_of(now_ms + HOUR_MS).overview()
+
+
+def test_the_difference_of_two_times_is_told_once_it_is_ready(client: Client) -> None:
+    now_ms = client.health().now_ms
+    asked = DifferenceRequest(since_ms=now_ms - HOUR_MS - MINUTE_MS, until_ms=now_ms)
+    wait_until_shown(client, asked.until_ms, lambda _status: None, asked.since_ms)
+    found = client.difference(asked)
+    assert {each.what: [one.subject for one in each.latest] for each in found.workloads} == {
+        "finished": ["old"], "started": ["new"], "submitted": ["new"],
+    }  # fmt: skip
+    assert shown(client, now_ms - MINUTE_MS).difference(asked) == found
+    with pytest.raises(NotFoundError):
+        client.difference(msgspec.structs.replace(asked, queue="nosuch"))
+    with pytest.raises(SpecError):
+        client.difference(msgspec.structs.replace(asked, since_ms=now_ms, until_ms=now_ms - 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "since", "until", "only"),
+    [
+        ("02:30 03:12", "02:30", "03:12", ("", "")),
+        ("02:30", "02:30", "now", ("", "")),
+        ("2026-04-13 02:30 2026-04-13T03:12 queue:a/b", "2026-04-13 02:30", "2026-04-13T03:12", ("a/b", "")),
+        ("-2h node:n-1 -20m", "-2h", "-20m", ("", "n-1")),
+    ],
+)
+def test_two_times_as_people_write_them(text: str, since: str, until: str, only: tuple[str, str]) -> None:
+    assert difference_words(text) == (since, until, *only)
 
 
 def test_who_gives_up_waiting_lets_the_copy_go(client: Client) -> None:
