@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,9 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from console.cli.main import run
 from console.client.attach import wait_until_shown
 from console.client.protocol import Client
 from console.client.remote import RemoteClient
+from console.forms.command_arguments import SHOWS_PAST
 from console.forms.past_times import difference_words, past_ms
 from console.service.advisor import Advisor
 from console.service.local_client import LocalClient
@@ -183,3 +186,11 @@ def test_a_cell_in_memory_says_why_it_cannot_look_back() -> None:
         client = LocalClient(loop, gate_of(loop.engine), Advisor(loop), name="lab")
         with pytest.raises((RefusedError, UnreachableError), match="kept in memory"):
             client.past(0)
+
+
+def test_commands_that_show_the_past_are_commands_and_all_others_refuse() -> None:
+    for runs in SHOWS_PAST:
+        module, _, name = runs.partition(":")
+        assert callable(getattr(importlib.import_module(module), name))
+    for words in (["stop", "--at", "03:12"], ["--at", "-20m", "node", "drain", "n1"], ["--at", "03:12", "submit", "x"]):
+        assert run(words) == 4
