@@ -109,7 +109,8 @@ class PastClient(Client):
         if question.name in FROM_REPLICA:
             return self._asked(question.name, *arguments.values())
         what = question.says[0].lower() + question.says[1:]
-        raise RefusedError(f"this is not kept as of {moment(self.at_ms)}: {what}", "Ask the cell as it is")
+        remedy = "Ask it of the cell as it is; proposals and audit records carry times of their own"
+        raise RefusedError(f"this is not kept as of {moment(self.at_ms)}: {what}", remedy)
 
     def _asked(self, what: str, *arguments: object) -> Any:
         self._replicas.check(self.at_ms, self._live.now_ms)
