@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from console.client.change_feed import in_thread
 from console.text.terminal_text import printable
+from console.tui.widgets.drawing import NARROW
 from console.tui.widgets.pane import VERY_WIDE, Connect, DetailPane
 from console.views.cell_overview import (
     OverviewData,
@@ -32,7 +33,7 @@ HOURS_AHEAD = 24
 
 class OverviewPane(DetailPane[OverviewData]):
     NAME = "overview"
-    ALWAYS_TWO = True
+    TWO_FROM = NARROW
     THIRD = True
 
     def __init__(self, connect: Connect, log: EventLog) -> None:
