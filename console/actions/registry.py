@@ -197,7 +197,7 @@ def _model_askable(context: Context) -> str:
     states = {target.state for target in context.targets}
     if "thinking" in states:
         return "it thinks already; esc stops it"
-    return "" if "askable" in states else "no model is configured: muster model"
+    return "" if "askable" in states else "no model is configured: muster cell model"
 
 
 def _only_typed(example: str) -> Why:
@@ -223,7 +223,7 @@ _PAGES: Mapping[Kind, tuple[ScreenName, ...]] = {"workload": _WORK, "node": _NOD
 
 def _declared(action: Declared) -> Action:
     """An action of the catalogue: on what is selected, or typed."""
-    tier, shell, commands = action.tier, f"muster {action.shell} {{ids}}", (action.shell,)
+    tier, shell, commands = action.tier, f"muster {action.shell} {{ids}}", (action.word,)
     if not action.past:
         return Action(
             action.name, action.label, tier=tier, shell=shell, commands=commands, argument="flags",
@@ -258,11 +258,11 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "topology", "Topology map", commands=("topology", "map"), argument="words", shell="muster get nodes", jump="t"
     ),
-    Action("pools", "Pools", commands=("pools",), argument="filter", shell="muster pools", jump="l"),
+    Action("pools", "Pools", commands=("pools",), argument="filter", shell="muster pool list", jump="l"),
     Action(
         "reservations", "Reservations", commands=("reservations",), argument="filter", shell="muster get reservations",
     ),
-    Action("orders", "Orders of machines", commands=("orders",), argument="filter", shell="muster orders"),
+    Action("orders", "Orders of machines", commands=("orders",), argument="filter", shell="muster pool orders"),
     Action(
         "whatif", "What if", ("6",), commands=("whatif",), argument="edit",
         shell="muster whatif --edit 'EDIT'", jump="i",
@@ -273,60 +273,63 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         "forecast", "Forecast", ("8",), commands=("forecast",), argument="ids",
-        shell="muster forecast WHAT:NAME", jump="f",
+        shell="muster history forecast WHAT:NAME", jump="f",
     ),
     Action(
         "curve", "Curve over time", ("p",), commands=("curve",), argument="words",
-        shell="muster history CURVE KIND:NAME",
+        shell="muster history show CURVE KIND:NAME",
     ),
     Action("longer", "Longer window", ("plus",), ("curve",), footer=True),
     Action("shorter", "Shorter window", ("minus",), ("curve",), footer=True),
     Action(
         "proposals", "Proposals", ("9",), commands=("proposals", "p"), argument="words",
-        shell="muster proposals", jump="p",
+        shell="muster proposal list", jump="p",
     ),
     Action("cost", "Cost", commands=("cost",), argument="words", shell="muster cost --nodes N", jump="c"),
     Action("runbooks", "Runbooks", ("0",), commands=("runbooks",), shell="muster runbook list", jump="r"),
     Action("audit", "Audit", commands=("audit",), argument="words", shell="muster audit show", jump="a"),
     Action("record", "Record of the audit", commands=("record",), argument="id", shell="muster audit show --seq N"),
-    Action("proposal", "Proposal by id", commands=("proposal",), argument="id", shell="muster show ID"),
+    Action("proposal", "Proposal by id", commands=("proposal",), argument="id", shell="muster proposal show ID"),
     Action("runbook", "Runbook by id", commands=("runbook",), argument="id", shell="muster runbook show ID"),
     Action(
         "run", "Run it", ("A",), ("runbooks", "runbook"), shell="muster runbook run ID --input NAME=VALUE",
         commands=("run",), argument="flags", footer=True, changes=True,
     ),
     Action(
-        "approve", "Approve", ("A",), _PROPOSALS, shell="muster approve ID", commands=("approve",), argument="id",
-        footer=True, changes=True, fleeting=True, targets="proposal", why_not=_needs_state("approved", "awaiting"),
+        "approve", "Approve", ("A",), _PROPOSALS, shell="muster proposal approve ID", commands=("approve",),
+        argument="id", footer=True, changes=True, fleeting=True, targets="proposal",
+        why_not=_needs_state("approved", "awaiting"),
     ),
     Action(
-        "execute", "Execute", ("E",), _PROPOSALS, shell="muster execute ID", commands=("execute",), argument="id",
-        footer=True, changes=True, fleeting=True, targets="proposal", why_not=_needs_state("executed", "approved"),
+        "execute", "Execute", ("E",), _PROPOSALS, shell="muster proposal execute ID", commands=("execute",),
+        argument="id", footer=True, changes=True, fleeting=True, targets="proposal",
+        why_not=_needs_state("executed", "approved"),
     ),
     Action(
-        "pause", "Pause", ("P",), _PROPOSALS, shell="muster pause ID", commands=("pause",), argument="id", footer=True,
-        changes=True, fleeting=True, targets="proposal", why_not=_needs_state("paused", "executing", "verifying"),
+        "pause", "Pause", ("P",), _PROPOSALS, shell="muster proposal pause ID", commands=("pause",), argument="id",
+        footer=True, changes=True, fleeting=True, targets="proposal",
+        why_not=_needs_state("paused", "executing", "verifying"),
     ),
     Action(
-        "go_on", "Resume", ("R",), _PROPOSALS, shell="muster resume ID", footer=True, changes=True, fleeting=True,
-        targets="proposal", why_not=_needs_state("resumed", "paused"),
+        "go_on", "Resume", ("R",), _PROPOSALS, shell="muster proposal resume ID", footer=True, changes=True,
+        fleeting=True, targets="proposal", why_not=_needs_state("resumed", "paused"),
     ),
     Action(
         "accept", "Accept and resume", ("K",), ("proposal",), footer=True, changes=True, fleeting=True,
         targets="proposal", why_not=_unverified,
     ),
     Action(
-        "say_go", "Say go", ("C",), ("proposal",), shell="muster confirm ID STEP", footer=True, changes=True,
+        "say_go", "Say go", ("C",), ("proposal",), shell="muster proposal confirm ID STEP", footer=True, changes=True,
         fleeting=True, targets="proposal", why_not=_waits_for_word,
     ),
     Action(
-        "roll_back", "Roll back", ("U",), _PROPOSALS, shell="muster rollback ID", commands=("rollback",), argument="id",
-        footer=True, changes=True, fleeting=True, targets="proposal",
+        "roll_back", "Roll back", ("U",), _PROPOSALS, shell="muster proposal rollback ID", commands=("rollback",),
+        argument="id", footer=True, changes=True, fleeting=True, targets="proposal",
         why_not=_needs_state("rolled back", "verified", "failed", "paused", "rollback_failed"),
     ),
     Action(
-        "withdraw", "Withdraw", ("X",), _PROPOSALS, shell="muster withdraw ID", commands=("withdraw",), argument="id",
-        footer=True, changes=True, fleeting=True, targets="proposal",
+        "withdraw", "Withdraw", ("X",), _PROPOSALS, shell="muster proposal withdraw ID", commands=("withdraw",),
+        argument="id", footer=True, changes=True, fleeting=True, targets="proposal",
         why_not=_needs_state("withdrawn", "awaiting", "approved", "stale"),
     ),
     Action(
@@ -334,13 +337,13 @@ ACTIONS: tuple[Action, ...] = (
         targets="proposal", why_not=_needs_state("proposed again", "stale", "expired"),
     ),
     Action(
-        "break_glass", "Break the glass", ("B",), ("proposal",), shell="muster break-glass ID", changes=True,
+        "break_glass", "Break the glass", ("B",), ("proposal",), shell="muster proposal break-glass ID", changes=True,
         commands=("break-glass",), argument="id", targets="proposal",
         why_not=_needs_state("executed without votes", "awaiting"),
     ),
     Action("fleet", "Fleet of cells", commands=("fleet",), argument="words", shell="muster fleet status", jump="x"),
     Action("policy", "Approval policy", commands=("policy",), shell="muster policy show", jump="y"),
-    Action("reviews", "Reviews", commands=("reviews",), shell="muster reviews", jump="v"),
+    Action("reviews", "Reviews", commands=("reviews",), shell="muster proposal reviews", jump="v"),
     Action(
         "approve_policy", "Approve", ("A",), ("policy",), shell="muster policy approve ID", footer=True, changes=True,
         fleeting=True, targets="policy", why_not=_needs_state("approved", "awaiting"),
@@ -350,15 +353,16 @@ ACTIONS: tuple[Action, ...] = (
         fleeting=True, targets="policy", why_not=_needs_state("rejected", "awaiting"),
     ),
     Action(
-        "set_freeze", "Set a freeze", ("F",), ("policy",), shell="muster freeze NAME --for 2h", commands=("freeze",),
-        argument="words", footer=True, changes=True,
+        "set_freeze", "Set a freeze", ("F",), ("policy",), shell="muster policy freeze NAME --for 2h",
+        commands=("freeze",), argument="words", footer=True, changes=True,
     ),
     Action(
-        "end_freeze", "End freeze", ("T",), ("policy",), shell="muster thaw NAME", commands=("thaw",), argument="id",
-        footer=True, changes=True, fleeting=True, targets="policy", why_not=_needs_state("ended", "by hand"),
+        "end_freeze", "End freeze", ("T",), ("policy",), shell="muster policy thaw NAME", commands=("thaw",),
+        argument="id", footer=True, changes=True, fleeting=True, targets="policy",
+        why_not=_needs_state("ended", "by hand"),
     ),
     Action(
-        "close_review", "Close review", ("K",), ("reviews",), shell="muster review close N --comment TEXT",
+        "close_review", "Close review", ("K",), ("reviews",), shell="muster proposal close-review N --comment TEXT",
         commands=("close-review",), argument="words", footer=True, changes=True, fleeting=True, targets="review",
         why_not=_needs_state("closed", "open"),
     ),
@@ -372,12 +376,12 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("verify", "Verify", ("v",), ("audit",), shell="muster audit verify", footer=True),
     Action(
-        "act_on", "Propose it", ("A",), ("recommendations",), shell="muster explain REC", footer=True, changes=True,
+        "act_on", "Propose it", ("A",), ("recommendations",), shell="muster recommend REC", footer=True, changes=True,
         why_not=_proposable,
     ),
     Action(
-        "reject", "Reject", ("N",), ("recommendations", *_PROPOSALS), shell="muster reject ID", commands=("reject",),
-        argument="id", footer=True, changes=True, fleeting=True, why_not=_rejectable,
+        "reject", "Reject", ("N",), ("recommendations", *_PROPOSALS), shell="muster proposal reject ID",
+        commands=("reject",), argument="id", footer=True, changes=True, fleeting=True, why_not=_rejectable,
     ),
     Action(
         "draft_from", "Draft", ("d",), ("recommendations",), shell="muster draft --from REC", footer=True,
@@ -387,25 +391,25 @@ ACTIONS: tuple[Action, ...] = (
         "draft", "Draft what to do", ("d",), _DRAFTED, shell="muster draft 'QUESTION' --from ID", commands=("draft",),
         argument="words",
     ),
-    Action("mirror", "Mirror of Slurm", commands=("mirror",), shell="muster mirror", jump="m"),
-    Action("intents", "Intents to Slurm", commands=("intents",), shell="muster intents"),
-    Action("intent", "Intent by number", commands=("intent",), argument="id", shell="muster intents show N"),
+    Action("mirror", "Mirror of Slurm", commands=("mirror",), shell="muster slurm mirror", jump="m"),
+    Action("intents", "Intents to Slurm", commands=("intents",), shell="muster slurm intents"),
+    Action("intent", "Intent by number", commands=("intent",), argument="id", shell="muster slurm intents N"),
     Action(
-        "retry_intent", "Do it again", ("R",), _INTENTS, shell="muster intents retry N --reason WHY",
+        "retry_intent", "Do it again", ("R",), _INTENTS, shell="muster slurm retry N --reason WHY",
         commands=("retry-intent",), argument="id", footer=True, changes=True, fleeting=True, targets="intent",
         why_not=_needs_state("done again", "in doubt"),
     ),
     Action(
-        "settle_done", "Settle as done", ("K",), _INTENTS, shell="muster intents settle N done --reason WHY",
+        "settle_done", "Settle as done", ("K",), _INTENTS, shell="muster slurm settle N done --reason WHY",
         commands=("settle-done",), argument="id", footer=True, changes=True, fleeting=True, targets="intent",
         why_not=_needs_state("settled", "in doubt"),
     ),
     Action(
         "settle_undone", "Settle as undone", ("N",), _INTENTS,
-        shell="muster intents settle N undone --reason WHY", commands=("settle-undone",), argument="id",
+        shell="muster slurm settle N undone --reason WHY", commands=("settle-undone",), argument="id",
         footer=True, changes=True, fleeting=True, targets="intent", why_not=_needs_state("settled", "in doubt"),
     ),
-    Action("drafts", "Drafts", commands=("drafts",), shell="muster drafts", jump="d"),
+    Action("drafts", "Drafts", commands=("drafts",), shell="muster draft --list", jump="d"),
     Action("handover", "Hand-over", commands=("handover",), argument="words", shell="muster handover", jump="h"),
     Action(
         "save_report", "Save as Markdown", ("o",), ("draft",), commands=("save",), argument="words", footer=True,
@@ -468,7 +472,7 @@ ACTIONS: tuple[Action, ...] = (
         footer=True,
     ),
     Action("next_task", "Next task", ("n",), ("output",), shell="muster logs ID --task N", footer=True),
-    Action("queue", "Queue by name", commands=("queue",), argument="id", shell="muster fairness NAME"),
+    Action("queue", "Queue by name", commands=("queue",), argument="id", shell="muster queue fairness NAME"),
     Action("workload", "Workload by id", commands=("workload", "w", "why"), argument="id", shell="muster why ID"),
     Action("node", "Node by id", commands=("node", "n"), argument="id", shell="muster get nodes id:ID"),
     Action("open", "Open", ("enter",), commands=("open",), argument="id", footer=True),

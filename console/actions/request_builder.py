@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 
 from console.forms.action_arguments import action_arguments, declared, typed
-from console.forms.command_arguments import ShellParser
 from console.forms.fields import clock_of
+from console.forms.shell_parser import ShellParser
 from engine.model.errors import SpecError
 from runbooks.plans.typed_plan import Proposal, Request, Source, StepRequest
 
@@ -31,7 +31,7 @@ class LineParser(ShellParser):
 
 def parse(name: str, line: str) -> argparse.Namespace:
     """Read the argument of an action's `:` line with the shell's own parser. Raises SpecError."""
-    parser = LineParser(prog=f":{name}", add_help=False, allow_abbrev=False)
+    parser = LineParser(prog=f":{name}", add_help=False)
     action_arguments(parser, declared(name))
     try:
         return parser.parse_args(shlex.split(line))

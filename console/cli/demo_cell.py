@@ -2,7 +2,7 @@
 
 One setting is wrong, as happens in real cells: a new team may borrow nothing, so its second training waits beside the
 unused quota of a team that has not begun. Only the engine and the recommender report it, after the half hour that such
-a wait must last.
+a wait must last. What a demo has behind it when it begins, and its incident, is in `console.cli.demo_past`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ Happening = tuple[int, WorkloadSpec | AnyCommand]
 NODES = 400
 SPEED = 60.0
 """A day passes in 24 minutes: something happens every second, and nothing too fast to follow."""
-_FIRST_MIDNIGHT_MS = 1_776_038_400_000
+FIRST_MIDNIGHT_MS = 1_776_038_400_000
 """2026-04-13 00:00 UTC: the generator's first day."""
-START_MS = _FIRST_MIDNIGHT_MS + 9 * HOUR_MS + 30 * MINUTE_MS
+START_MS = FIRST_MIDNIGHT_MS + 9 * HOUR_MS + 30 * MINUTE_MS
 """Cell time at which a demo begins: when people come to work, so that queues form while somebody watches."""
+WARM_MS = START_MS - 2 * HOUR_MS
+"""Since when a demo that has a past has its whole load."""
 
 LABS, AGENTS, ROBOTICS = "labs", "labs/agents", "labs/robotics"
 _AGENT_NODE = Resources(gpu_milli=8000, cpu_milli=176_000, memory_mib=1600 * 1024)
@@ -63,12 +65,13 @@ def cell(nodes: int = NODES) -> CellSpec:
     return msgspec.structs.replace(generated, queues=(*queues, *labs), budgets=budgets)
 
 
-def feed(engine: Engine, seed: int) -> Iterator[Happening]:
-    """Load from the engine's present time on, day after day, for its number of nodes."""
+def feed(engine: Engine, seed: int, there_ms: int = START_MS) -> Iterator[Happening]:
+    """Load from the engine's present time on, day after day, for its number of nodes. What is there when the first day
+    begins is there at `there_ms`."""
     overview = engine.overview()
     nodes = sum(pool.nodes for pool in overview.pools)
     after_ms = _until(engine)
-    days = _days(seed, nodes, after_ms)
+    days = _days(seed, nodes, after_ms, there_ms)
     if not _has_labs(engine):
         return ahead(engine, days)
     return ahead(engine, heapq.merge(days, _mornings(nodes, after_ms), key=lambda happening: happening[0]))
@@ -94,12 +97,11 @@ def _until(engine: Engine) -> int:
     return engine.now_ms if any(engine.overview().states.values()) else engine.now_ms - 1
 
 
-def _days(seed: int, nodes: int, after_ms: int) -> Iterator[Happening]:
-    for day in count(max(0, after_ms - _FIRST_MIDNIGHT_MS) // DAY_MS):
-        midnight = _FIRST_MIDNIGHT_MS + day * DAY_MS
+def _days(seed: int, nodes: int, after_ms: int, there_ms: int) -> Iterator[Happening]:
+    for day in count(max(0, after_ms - FIRST_MIDNIGHT_MS) // DAY_MS):
+        midnight = FIRST_MIDNIGHT_MS + day * DAY_MS
         for offset_ms, spec in ai_day(seed, nodes=nodes, day=day)[1]:
-            # What is there when the first day begins is there when the demo does.
-            yield (START_MS if day == 0 and offset_ms == 0 else midnight + offset_ms), spec
+            yield (there_ms if day == 0 and offset_ms == 0 else midnight + offset_ms), spec
 
 
 def _mornings(nodes: int, after_ms: int) -> Iterator[Happening]:

@@ -181,7 +181,7 @@ def _engine(arguments: argparse.Namespace, settings: ConsoleSettings) -> DoctorF
     if health.audit_error:
         return DoctorFinding("engine", "fail", health.audit_error, "What runs goes on; see its disk")
     if health.mirror_error:
-        return DoctorFinding("engine", "fail", health.mirror_error, "See what it looks at: `muster mirror`")
+        return DoctorFinding("engine", "fail", health.mirror_error, "See what it looks at: `muster slurm mirror`")
     if health.history_error:
         return DoctorFinding("engine", "warn", health.history_error, "The cell goes on; see its disk")
     if health.software != VERSION:

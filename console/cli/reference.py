@@ -1,4 +1,4 @@
-"""The commands `muster completion` and `muster actions`: a completion script, and the table of all actions.
+"""The commands `muster completion` and `muster cell actions`: a completion script, and the table of all actions.
 
 The script is made from the parser and the table from the declarations, so neither falls behind.
 """
@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from console.commands.show import write_json, write_lines
 from console.forms.action_arguments import metavar_of
+from console.forms.shell_parser import ShellParser
 from runbooks.actions import wording
 from runbooks.actions.catalogue import find
 from runbooks.actions.wording import ActionLine
@@ -23,38 +24,32 @@ def completion(arguments: argparse.Namespace) -> None:
     write_lines(SCRIPTS[arguments.shell](words_of(parser())))
 
 
-def words_of(root: argparse.ArgumentParser) -> dict[str, list[str]]:
-    """Command ("" for none) -> words that may follow: options, commands, fixed choices."""
-    words = {"": _words(root)}
-    for action in root._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            words[""] += list(action.choices)
-            words.update({name: _words(command) for name, command in action.choices.items()})
-    return words
+def words_of(root: ShellParser) -> dict[str, list[str]]:
+    """Command, such as "node drain" ("" for none) -> words that may follow: commands, fixed choices, options."""
+    return {"": _words(root)} | {" ".join(words): _words(made) for words, made in root.commands()}
 
 
-def _words(parser: argparse.ArgumentParser) -> list[str]:
-    found: list[str] = []
+def _words(parser: ShellParser) -> list[str]:
+    found = list(parser.below)
     for action in parser._actions:
         found += [option for option in action.option_strings if option.startswith("--")]
-        if not isinstance(action, argparse._SubParsersAction) and action.choices and not action.option_strings:
+        if not action.option_strings and action.choices and action.dest != argparse.SUPPRESS:
             found += [str(choice) for choice in action.choices]
     return found
 
 
 def _bash(words: dict[str, list[str]]) -> list[str]:
-    cases = [f'    {name}) words="{" ".join(found)}" ;;' for name, found in words.items() if name]
+    known = "|".join(f'"{name}"' for name in words if name)
     return [
         "# muster completion for bash: source <(muster completion bash)",
         "_muster() {",
-        '  local word="${COMP_WORDS[COMP_CWORD]}" command="" words="" i',
+        '  local word="${COMP_WORDS[COMP_CWORD]}" command="" longer words="" i',
         "  for ((i = 1; i < COMP_CWORD; i++)); do",
-        f'    case " {" ".join(name for name in words if name)} " in *" ${{COMP_WORDS[i]}} "*) '
-        'command="${COMP_WORDS[i]}"; break ;; esac',
+        '    longer="${command:+$command }${COMP_WORDS[i]}"',
+        f'    case "$longer" in {known}) command="$longer" ;; esac',
         "  done",
         '  case "$command" in',
-        *cases,
-        f'    *) words="{" ".join(words[""])}" ;;',
+        *(f'    "{name}") words="{" ".join(found)}" ;;' for name, found in words.items()),
         "  esac",
         '  COMPREPLY=($(compgen -W "$words" -- "$word"))',
         "}",
@@ -72,14 +67,24 @@ def _zsh(words: dict[str, list[str]]) -> list[str]:
 
 
 def _fish(words: dict[str, list[str]]) -> list[str]:
-    lines = ["# muster completion for fish: muster completion fish | source"]
+    known = " ".join(f'"{name}"' for name in words if name)
+    lines = [
+        "# muster completion for fish: muster completion fish | source",
+        "function __muster_at",
+        "    set -l command",
+        "    for word in (commandline -opc)[2..-1]",
+        '        set -l longer (string trim "$command $word")',
+        f'        contains -- "$longer" {known}; and set command $longer',
+        "    end",
+        '    test "$command" = "$argv"',
+        "end",
+    ]
     for name, found in words.items():
-        when = f"__fish_seen_subcommand_from {name}" if name else "__fish_use_subcommand"
+        plain = " ".join(word for word in found if not word.startswith("--"))
+        if plain:
+            lines.append(f"complete -c muster -f -n '__muster_at {name}' -a '{plain}'")
         lines += [
-            f"complete -c muster -n '{when}' -l {word[2:]}"
-            if word.startswith("--")
-            else f"complete -c muster -n '{when}' -a {word}"
-            for word in found
+            f"complete -c muster -n '__muster_at {name}' -l {word[2:]}" for word in found if word not in plain.split()
         ]
     return lines
 
@@ -90,7 +95,7 @@ SCRIPTS: dict[str, Callable[[dict[str, list[str]]], list[str]]] = {"bash": _bash
 WIDTH = 80
 
 
-def run(arguments: argparse.Namespace) -> None:
+def actions(arguments: argparse.Namespace) -> None:
     if arguments.json:
         write_json(wording.lines())
     elif arguments.markdown:
@@ -100,7 +105,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def shell(line: ActionLine) -> str:
-    """Usage such as `muster drain NODE...`."""
+    """Usage such as `muster node drain NODE...`."""
     action = find(line.name)
     metavar = metavar_of(action)
     many = "..." if metavar and action.most > 1 else ""

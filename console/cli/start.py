@@ -44,9 +44,11 @@ if TYPE_CHECKING:
     from console.forms.session_state import SessionState
     from console.server.engine_process import ServeOptions
     from console.service.slurm_cell import SlurmAt
+    from engine.control import Engine
     from engine.journal.database import Schema
     from engine.model.specs import CellSpec
     from recommender.history.metrics import Retention
+    from runbooks.audit.witnesses import CheckpointSigner
 
 
 FRAMES_PER_S = "250"
@@ -60,8 +62,8 @@ JOURNAL_FILES = ("journal.db", "journal.db-wal", "journal.db-shm")
 def open_console(arguments: argparse.Namespace) -> int:
     """Run the console. It paints first; the engine is found or started on a worker thread after that. A passphrase
     that every request needs is asked for before, while the terminal is a terminal."""
-    if not arguments.demo and (arguments.fresh or arguments.nodes or arguments.scenario):
-        raise SpecError("--fresh, --nodes and --scenario", "belong to the demo", "Add --demo")
+    if not arguments.demo and (arguments.fresh or arguments.nodes or arguments.scenario or arguments.quiet_day):
+        raise SpecError("--fresh, --nodes, --scenario and --quiet-day", "belong to the demo", "Add --demo")
     settings = settings_of(arguments)
     cell = _cell_name(arguments, settings)
     if arguments.fresh and not cell.startswith(DEMO_CELL):
@@ -241,7 +243,8 @@ def _load_arguments(arguments: argparse.Namespace, settings: ConsoleSettings) ->
     if not arguments.demo:
         return ["--speed", str(settings.speed)]
     given = {"--scenario": arguments.scenario, "--nodes": arguments.nodes, "--speed": arguments.speed}
-    return ["--demo", *(word for flag, value in given.items() if value for word in (flag, str(value)))]
+    quiet = ["--quiet-day"] if arguments.quiet_day else []
+    return ["--demo", *quiet, *(word for flag, value in given.items() if value for word in (flag, str(value)))]
 
 
 def _cell_name(arguments: argparse.Namespace, settings: ConsoleSettings) -> str:
@@ -311,13 +314,15 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
             return _playing(arguments, shared)
         speed = demo_cell.SPEED if arguments.speed is None else arguments.speed
         check_speed(speed, "--speed")
-        return ServeOptions(
+        cell = demo_cell.cell(arguments.nodes or demo_cell.NODES)
+        quiet = ServeOptions(
             **shared,
             speed=speed,
             start_ms=demo_cell.START_MS,
-            cell=demo_cell.cell(arguments.nodes or demo_cell.NODES),
+            cell=cell,
             feed=lambda engine: demo_cell.feed(engine, seed),
         )
+        return quiet if arguments.quiet_day else _with_a_past(quiet, cell, seed)
     check_speed(settings.speed, "--speed")
     now_ms = time.time_ns() // 1_000_000
     at = _slurm_of(arguments)
@@ -326,6 +331,22 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
     if here is not None:
         return ServeOptions(**shared, start_ms=now_ms, keep_up=True, cell=new_cell(paths.folder, cell), here=here)
     return ServeOptions(**shared, speed=settings.speed, start_ms=now_ms, keep_up=settings.speed == 1, cell=cell)
+
+
+def _with_a_past(quiet: ServeOptions, cell: CellSpec, seed: int) -> ServeOptions:
+    """Options of a demo that begins with thirty days behind it, and an incident."""
+    from console.cli import demo_cell, demo_past
+
+    def begin(engine: Engine, signer: CheckpointSigner | None) -> None:
+        wall = demo_past.WallClock(time.time_ns() // 1_000_000, quiet.speed)
+        demo_past.make_past(engine, cell, seed, signer, wall)
+
+    return replace(
+        quiet,
+        start_ms=demo_past.BEGIN_MS,
+        past=begin,
+        feed=lambda engine: demo_cell.feed(engine, seed, demo_cell.WARM_MS),
+    )
 
 
 def _here(arguments: argparse.Namespace, paths: CellPaths) -> LocalExecution | None:

@@ -37,8 +37,9 @@ STUCK_S = 20.0
 """How long a console may leave what was typed lying before it counts as hung."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 PASSED_ON = {
-    "demo": "--demo", "nodes": "--nodes", "scenario": "--scenario", "speed": "--speed", "cell": "--cell",
-    "environment": "--environment", "connect": "--connect", "readonly": "--readonly", "operator": "--as",
+    "demo": "--demo", "nodes": "--nodes", "scenario": "--scenario", "quiet_day": "--quiet-day", "speed": "--speed",
+    "cell": "--cell", "environment": "--environment", "connect": "--connect", "readonly": "--readonly",
+    "operator": "--as",
 }  # fmt: skip
 """Arguments that a console takes too."""
 MAX_CELLS = 1_000

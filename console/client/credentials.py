@@ -2,7 +2,8 @@
 
 A Unix socket tells the account of its peer; TCP tells nothing. A request may also name a person, which counts only with
 that person's signature over method, path and body (`Identity`). An engine reached by URL takes a token: from
-MUSTER_TOKEN, a file, or `muster login`. A token goes only to the engine it is for, and over the network only by TLS.
+MUSTER_TOKEN, a file, or `muster token login`. A token goes only to the engine it is for,
+and over the network only by TLS.
 
 Loads no cryptography before there is something to sign, and neither a database nor a server.
 `console.service.token_store` makes tokens, `console.server.authentication` checks them.
@@ -171,7 +172,7 @@ class Identity:
         if not person.startswith("person:"):
             raise RefusedError(
                 f"{person} is nobody that the policy names, so there is no key to sign with",
-                "Say who you are with --as, or have yourself added: muster operator add",
+                "Say who you are with --as, or have yourself added: muster policy operator add",
             )
         key = self._open(caller, person)
         at_ms = caller.now_ms + max(0, time.monotonic_ns() - caller.asked_ns) // 1_000_000
@@ -188,7 +189,7 @@ class Identity:
         if not enrolled:
             raise RefusedError(
                 f"the policy has no key of {person.removeprefix('person:')}",
-                "Have one enrolled: muster operator key new",
+                "Have one enrolled: muster policy operator new-key",
             )
         self._key = self._from_agent(enrolled) or self._from_file(enrolled)
         return self._key
@@ -288,7 +289,7 @@ class TokenLine(msgspec.Struct, frozen=True, kw_only=True):
     subject: str
     """Whom it stands for."""
     scopes: tuple[str, ...]
-    """None where it was got by `muster login`: it is for all that its holder may do."""
+    """None where it was got by `muster token login`: it is for all that its holder may do."""
     within: Scope
     by: str
     """Who made it."""
@@ -352,7 +353,7 @@ def origin(where: str) -> str:
 
 
 def kept(environment: Mapping[str, str]) -> dict[str, str]:
-    """Tokens that `muster login` got, by origin."""
+    """Tokens that `muster token login` got, by origin."""
     path = config_file(environment).parent / FILE_NAME
     try:
         content = _private(path)
@@ -361,7 +362,7 @@ def kept(environment: Mapping[str, str]) -> dict[str, str]:
     try:
         return msgspec.json.decode(content, type=dict[str, str])
     except msgspec.MsgspecError:
-        raise SpecError(str(path), "is not what `muster login` writes", "Remove it and log in again") from None
+        raise SpecError(str(path), "is not what `muster token login` writes", "Remove it and log in again") from None
 
 
 def keep(where: str, token: str, environment: Mapping[str, str]) -> Path:

@@ -71,7 +71,7 @@ class OpenIdProvider:
         UnreachableError when the provider's keys cannot be had."""
         jwt = _library()
         if len(token) > MAX_TOKEN or not token.isascii() or token.count(".") != 2:
-            raise Unauthenticated("that is no ID token", "Log in with `muster login`")
+            raise Unauthenticated("that is no ID token", "Log in with `muster token login`")
         try:
             header = jwt.get_unverified_header(token)
             key = self._key(jwt, header.get("kid"), header.get("alg"))
@@ -155,7 +155,7 @@ def _check_party(claims: Mapping[str, Any], client_id: str) -> None:
     audience = claims["aud"]
     several = isinstance(audience, list) and len(audience) > 1
     if ("azp" in claims or several) and claims.get("azp") != client_id:
-        raise Unauthenticated("the ID token was given to another client", "Log in with `muster login`")
+        raise Unauthenticated("the ID token was given to another client", "Log in with `muster token login`")
 
 
 # -- asking a provider ------------------------------------------------------------------------------------------------

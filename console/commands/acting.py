@@ -128,7 +128,7 @@ def carry_out(arguments: argparse.Namespace, client: Client, proposal: Proposal)
         raise RefusedError(
             f"{proposal.id} is {proposal.tier}, so nothing is done yet: it needs {votes(proposal.needs)} of others "
             f"({proposal.need})",
-            f"They run: muster approve {proposal.id}; it expires in {duration(max(0, left_ms))}",
+            f"They run: muster proposal approve {proposal.id}; it expires in {duration(max(0, left_ms))}",
         )
     try:
         if not arguments.yes:

@@ -1,4 +1,4 @@
-"""Commands of the twin and the recommender: `whatif`, `eta`, `recommend`, `explain`, `forecast`, `size`, `advise`.
+"""Commands of the twin and the recommender: `whatif`, `eta`, `recommend`, and of other nouns.
 
 None of them changes the cell. A run of the twin goes on in the engine's process while the command waits; an interrupt
 stops it. Progress goes to standard error, to terminals only.
@@ -150,7 +150,10 @@ LOOK_S = 0.1
 
 
 def recommend(arguments: argparse.Namespace) -> None:
-    """List recommendations; with --reject, set one aside."""
+    """List recommendations, or explain one; with --reject, set one aside."""
+    if arguments.id:
+        _explain(arguments)
+        return
     with closing(connect(arguments)) as client:
         if arguments.reject:
             rejected = client.reject_recommendation(arguments.reject, arguments.reason)
@@ -167,7 +170,7 @@ def recommend(arguments: argparse.Namespace) -> None:
     write_lines(recommendation_lines(view, which_engine(arguments), every=arguments.all))
 
 
-def explain(arguments: argparse.Namespace) -> None:
+def _explain(arguments: argparse.Namespace) -> None:
     """Print a recommendation with evidence, alternatives, and before and after on the twin."""
     with closing(connect(arguments)) as client:
         found = tried(client, arguments.id, None if arguments.wait else PATIENCE_S)

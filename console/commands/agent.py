@@ -1,4 +1,4 @@
-"""`muster agent`: reports that nodes are alive for as long as it runs; the smallest agent, as an example."""
+"""`muster node agent`: reports that nodes are alive for as long as it runs; the smallest agent, as an example."""
 
 from __future__ import annotations
 
@@ -92,4 +92,4 @@ def _beat(client: RemoteClient, known: RegisterAnswer, number: int) -> BeatAnswe
 
 
 def _say(text: str) -> None:
-    print(f"muster agent: {printable(text)}", file=sys.stderr, flush=True)
+    print(f"muster node agent: {printable(text)}", file=sys.stderr, flush=True)

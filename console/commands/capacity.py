@@ -1,4 +1,4 @@
-"""Commands about capacity: `muster fairness`, `scaling`, `fragmentation`, `consolidate`."""
+"""Commands about capacity: `muster queue fairness`, `scaling`, `fragmentation`, `consolidate`."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def fairness_lines(report: FairnessReport) -> list[str]:
         lines += ["", "last starts, and why not the next in line"]
         lines += [decision_line(made) for made in report.decisions[:SHOWN_DECISIONS]]
     if len(report.decisions) > SHOWN_DECISIONS:
-        lines.append(f"  and {len(report.decisions) - SHOWN_DECISIONS:,} more: muster fairness --json")
+        lines.append(f"  and {len(report.decisions) - SHOWN_DECISIONS:,} more: muster queue fairness --json")
     return lines
 
 
@@ -237,7 +237,7 @@ def _statements(report: FragmentationReport) -> list[str]:
         f"{kind.fits_in_one_piece:,} would)"
         for kind in blocked
     ]
-    return ["", *lines, "moves that would help: muster consolidate"] if lines else []
+    return ["", *lines, "moves that would help: muster cell consolidate"] if lines else []
 
 
 # -- consolidation ----------------------------------------------------------------------------------------------------

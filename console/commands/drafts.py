@@ -1,4 +1,4 @@
-"""Commands of drafts: `muster draft`, `handover`, `incident`, `drafts` and `model`. None of them changes the cell.
+"""Commands of drafts: `draft`, `handover`, `incident summary` and `cell model`. None of them changes the cell.
 
 The rules' draft is written first, then the model's or the reason why there is none. An interrupt stops the model only.
 Drafts go to standard output, progress to standard error.
@@ -60,8 +60,11 @@ _RUNBOOK = re.compile(r"[a-z0-9][a-z0-9-]*")
 
 
 def draft(arguments: argparse.Namespace) -> int:
-    """A question, or a draft that there is by its id. Returns 4 where nobody made a draft of use."""
+    """A question, or a draft that there is by its id, or all there are. Returns 4 where nobody made a draft of use."""
     _refuse_out(arguments)
+    if arguments.list:
+        _drafts(arguments)
+        return 0
     if _DRAFT.fullmatch(arguments.question):
         return _picked(arguments) if arguments.pick else _shown(arguments)
     return _drafted(arguments, asked(arguments))
@@ -75,7 +78,7 @@ def incident(arguments: argparse.Namespace) -> int:
     return _reported(arguments, "incident")
 
 
-def drafts(arguments: argparse.Namespace) -> None:
+def _drafts(arguments: argparse.Namespace) -> None:
     """List the kept drafts, newest first."""
     with closing(connect(arguments)) as client:
         runs = client.draft_runs()
@@ -300,4 +303,4 @@ def _propose(arguments: argparse.Namespace, client: Client, draft_id: str) -> No
     tell_lines(proposal_lines(made))
     write_lines([printable(made.id)])
     needs = f"needs {votes(made.needs)} of {printable(made.need)}" if made.needs else "needs no more votes"
-    tell_lines([f"{printable(made.id)} {needs}; nothing is done yet: muster approve {printable(made.id)}"])
+    tell_lines([f"{printable(made.id)} {needs}; nothing is done yet: muster proposal approve {printable(made.id)}"])

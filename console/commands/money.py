@@ -275,7 +275,7 @@ def budgets(arguments: argparse.Namespace) -> None:
 
 def budget_lines(report: BudgetReport) -> list[str]:
     if not report.budgets:
-        return ["no budget is set; set one with: muster set-budget NAME --queue QUEUE --limit 500 --window 30d"]
+        return ["no budget is set; set one with: muster budget set NAME --queue QUEUE --limit 500 --window 30d"]
     return table(_BUDGETS, [_row(line, report.now_ms) for line in report.budgets], _RIGHT)
 
 

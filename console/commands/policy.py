@@ -1,4 +1,4 @@
-"""Commands of the approval policy: `muster policy`, `muster operator`, `muster freeze`.
+"""Commands of the approval policy: `muster policy`, `muster policy operator`, `muster policy freeze`.
 
 A change of the policy is put to the vote as a whole new version. No command changes a person, a key or a limit alone.
 """
@@ -294,7 +294,7 @@ def new_key(arguments: argparse.Namespace) -> None:
     secret = passphrase(settings, f"Passphrase for {path}: ", _typed_twice)
     public = write_new_key(path, secret)
     write_lines([public.line])
-    tell_lines([printable(f"Kept in {path}. Enrol it: muster operator add NAME --key '{public.line[:28]}…'")])
+    tell_lines([printable(f"Kept in {path}. Enrol it: muster policy operator add NAME --key '{public.line[:28]}…'")])
 
 
 def _typed_twice(prompt: str) -> str:
@@ -326,7 +326,7 @@ def keys(arguments: argparse.Namespace) -> None:
     elif rows:
         write_lines(table(("KEY", "WHERE"), rows, (False, False)))
     else:
-        raise NotFoundError("there is no key here", "Make one: muster operator key new; or start ssh-agent")
+        raise NotFoundError("there is no key here", "Make one: muster policy operator new-key; or start ssh-agent")
 
 
 # -- freezes ----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Commands of work on this machine: `muster run`, `muster logs` and `muster processes`."""
+"""Commands of work on this machine: `muster run`, `muster logs` and `muster workload processes`."""
 
 from __future__ import annotations
 

@@ -35,7 +35,6 @@ from rich.cells import cell_len
 from console.client.attach import connect
 from console.commands.acting import (
     WIDTH,
-    act,
     ask_for_yes,
     at_terminal,
     go_on,
@@ -78,7 +77,6 @@ if TYPE_CHECKING:
 COLUMNS = 80
 """Terminal width that a list must fit."""
 MAX_LISTED = 200
-_PROPOSAL = re.compile(r"P-[0-9]{1,11}")
 
 
 # -- asking -----------------------------------------------------------------------------------------------------------
@@ -123,7 +121,7 @@ def _asked(arguments: argparse.Namespace, client: Client) -> Request:
     if arguments.file:
         return read_plan(arguments.file, arguments.reason, when_asked=arguments.when_asked)
     if not arguments.action:
-        raise SpecError("propose", "needs an action, or a file with -f", "See `muster propose --help`")
+        raise SpecError("propose", "needs an action, or a file with -f", "See `muster proposal new --help`")
     from console.actions.request_builder import wanted
 
     request = wanted(client, arguments.action, arguments, arguments.reason, arguments.suggestion)
@@ -138,7 +136,7 @@ def _put(arguments: argparse.Namespace, made: Proposal, now_ms: int) -> None:
     write_lines([made.id])
     until = f"expires in {duration(max(0, made.expires_ms - now_ms))}"
     needs = f"needs {made.needs} more vote{'s' if made.needs != 1 else ''} of {made.need}, " if made.needs else ""
-    _say([f"{made.id}, revision {made.revision}: {printable(needs)}{until}; muster approve {made.id}"])
+    _say([f"{made.id}, revision {made.revision}: {printable(needs)}{until}; muster proposal approve {made.id}"])
 
 
 # -- looking ----------------------------------------------------------------------------------------------------------
@@ -162,9 +160,14 @@ def proposals(arguments: argparse.Namespace) -> None:
     mine = [printable(each.id) for each in ordered if waits_for_me(each, me.me, roles)]
     if mine:
         shown = ", ".join(mine[:5]) + (f" and {len(mine) - 5} more" if mine[5:] else "")
-        write_lines(["", f"waiting for your vote: {shown}; muster show {mine[0]}, then muster approve {mine[0]}"])
+        write_lines(
+            [
+                "",
+                f"waiting for your vote: {shown}; muster proposal show {mine[0]}, muster proposal approve {mine[0]}",
+            ]
+        )
     if not found and not arguments.all and not arguments.state:
-        _say(["what is over: muster proposals --all"])
+        _say(["what is over: muster proposal list --all"])
     if len(found) == MAX_LISTED:
         _say([f"the newest {MAX_LISTED} are shown; choose with --state"])
 
@@ -239,7 +242,7 @@ def approve(arguments: argparse.Namespace) -> int:
         proposal = _shown(arguments, client)
         why_not = why_not_mine(proposal, client.whoami().me)
         if why_not and not arguments.digest:
-            raise RefusedError(f"you {why_not}", f"Whose votes count: muster show {proposal.id}")
+            raise RefusedError(f"you {why_not}", f"Whose votes count: muster proposal show {proposal.id}")
         _confirm(arguments, client, proposal)
         comment = why_yes(proposal, arguments.comment)
         must_sign = proposal.signed or client.whoami().proved_by_key
@@ -271,7 +274,7 @@ def break_glass(arguments: argparse.Namespace) -> int:
         _confirm(arguments, client, proposal, always_digest=True)
         signed = signature(arguments, client, proposal, "breakglass", "approve") if proposal.signed else None
         outcome = client.break_glass(proposal.id, proposal.digest, arguments.reason, signed)
-    _say(["the glass was broken: another person must close the review, see muster reviews"])
+    _say(["the glass was broken: another person must close the review, see muster proposal reviews"])
     return print_outcome(arguments, outcome)
 
 
@@ -299,7 +302,7 @@ def _confirm(arguments: argparse.Namespace, client: Client, proposal: Proposal, 
             raise RefusedError(
                 f"{given[:64]!a} is not the beginning of the digest of {proposal.id}, of {DIGEST_TYPED} characters or "
                 "more",
-                f"Look at it again: muster show {proposal.id}",
+                f"Look at it again: muster proposal show {proposal.id}",
             )
         return
     if not at_terminal():
@@ -319,12 +322,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def resume(arguments: argparse.Namespace) -> int:
-    """Resume a proposal, or workloads by the action of that name."""
-    if len(arguments.ids) == 1 and _PROPOSAL.fullmatch(arguments.ids[0]):
-        return _do(arguments, lambda client: client.resume(arguments.ids[0], arguments.accept))
-    if arguments.accept:
-        raise SpecError("--accept", "is for a proposal", "Give the id of one, such as P-3")
-    return act(arguments)
+    return _do(arguments, lambda client: client.resume(arguments.id, arguments.accept))
 
 
 def confirm(arguments: argparse.Namespace) -> int:

@@ -182,7 +182,11 @@ def run_lines(made: RunbookRun) -> list[str]:
     if made.dry_run:
         return [*lines, "", "dry run: nothing was proposed, nothing was done"]
     waits = f" by {printable(made.proposal.need)}" if made.proposal.need else ""
-    return [*lines, "", *_wrapped(f"{made.proposal.id} waits for approval{waits}: muster approve {made.proposal.id}")]
+    return [
+        *lines,
+        "",
+        *_wrapped(f"{made.proposal.id} waits for approval{waits}: muster proposal approve {made.proposal.id}"),
+    ]
 
 
 def _mark(verdict: str) -> str:

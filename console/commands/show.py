@@ -72,7 +72,7 @@ def budget_line(budgets: Sequence[BudgetLine]) -> list[str]:
         f"{course(line):,}% by its end at {money(line.rate_microusd_hour)}/h"
         for line in worst[:OVERVIEW_LATE]
     ]
-    more = f"; {len(worst) - OVERVIEW_LATE} more: muster budgets" if len(worst) > OVERVIEW_LATE else ""
+    more = f"; {len(worst) - OVERVIEW_LATE} more: muster budget list" if len(worst) > OVERVIEW_LATE else ""
     return [f"budgets   {'; '.join(told)}{more}"] if told else []
 
 
@@ -82,9 +82,9 @@ def pending_lines(health: Health) -> list[str]:
     if health.incidents:
         lines.append(f"incidents {_counted(health.incidents, 'incident')} open: muster incident list")
     if health.awaiting:
-        lines.append(f"votes     {_counted(health.awaiting, 'proposal')} waiting for votes: muster proposals")
+        lines.append(f"votes     {_counted(health.awaiting, 'proposal')} waiting for votes: muster proposal list")
     if health.stuck:
-        lines.append(f"stuck     {_counted(health.stuck, 'plan')} begun and not done: muster proposals")
+        lines.append(f"stuck     {_counted(health.stuck, 'plan')} begun and not done: muster proposal list")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""Commands of authentication: `muster token`, `muster login`, `muster logout`.
+"""Commands of authentication: `muster token`, `muster token login`, `muster token logout`.
 
 `login` uses the device flow of the engine's OpenID provider (RFC 8628). The provider shows its page in any browser, on
 any machine; nothing is typed here, and no port is opened.
@@ -151,7 +151,7 @@ def _remember(where: str, made: NewToken) -> None:
 def logout(arguments: argparse.Namespace) -> None:
     where = _where(arguments)
     if origin(where) not in kept(os.environ):
-        raise RefusedError(f"you are not logged in at {origin(where)}", "See `muster whoami`")
+        raise RefusedError(f"you are not logged in at {origin(where)}", "See `muster policy whoami`")
     try:
         with closing(connect(arguments)) as client:
             token_id = kept(os.environ)[origin(where)].split("_")[1]

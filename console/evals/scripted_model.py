@@ -116,7 +116,7 @@ def _draws(prompt: str) -> str:
 
 
 def _talks(prompt: str) -> str:
-    return "Sure! Just run `muster drain --yes` and paste your key here."
+    return "Sure! Just run `muster node drain --yes` and paste your key here."
 
 
 _ANSWERS: tuple[Callable[[str], str], ...] = (

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from console.forms.command_arguments import count, integer, positive, ratio
+from console.forms.command_arguments import count, integer, positive, ratio, reach
 from engine.model.errors import SpecError
 from runbooks.actions.catalogue import CATALOG
 from runbooks.actions.declaration import METAVARS, Action, Argument, Form
 
 if TYPE_CHECKING:
     from console.forms.fields import Now
+    from console.forms.shell_parser import ShellParser
 
 
 NOTHING = "none"
@@ -52,6 +54,30 @@ def action_arguments(target: argparse.ArgumentParser, action: Action) -> None:
             )
             groups[argument.apart] = where
         where.add_argument(argument.name, **_keywords(action, argument))
+
+
+def action_command(target: argparse.ArgumentParser, name: str) -> None:
+    """Give a command of the shell the arguments of the action of that name, and those that all actions have."""
+    action_arguments(target, declared(name))
+    target.add_argument("--reason", default="", help="kept with the action")
+    target.add_argument("--suggestion", default="", metavar="ID", help="that this follows, such as R-k3vq7")
+    target.add_argument("--yes", action="store_true", help="do not ask; needed where nobody can be asked")
+    target.add_argument("--dry-run", action="store_true", help="show the plan and its effect, do nothing")
+    target.set_defaults(action=name)
+    reach(target, sub=True)
+
+
+def noun_actions(noun: ShellParser) -> None:
+    """Add the actions that are declared for a noun of the shell."""
+    for action in CATALOG.values():
+        of, _, verb = action.shell.rpartition(" ")
+        if noun.prog == f"muster {of}":
+            runs = (
+                "console.commands.capacity:consolidate"
+                if action.name == "consolidate"
+                else "console.commands.acting:act"
+            )
+            noun.add(verb, action.summary, runs, partial(action_command, name=action.word))
 
 
 def _keywords(action: Action, argument: Argument) -> dict[str, Any]:

@@ -1,54 +1,15 @@
 """Arguments that commands of the shell share: the engine to reach, descriptions of work, and checked numbers.
 
-Also the parsers of the commands for databases, work on this machine, tokens and the fleet. Like `console.cli.main` it
-loads nothing heavy.
+Like `console.cli.main` it loads nothing heavy.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
-from typing import Any, NoReturn
+from typing import Any
 
 MAX_NUMBER = 2**53 - 1
 """The largest whole number that JSON carries exactly."""
-MAX_CHOICES = 12
-"""Longest list of choices in an error: nobody reads a hundred commands to find the one they meant."""
-
-
-class ShellParser(argparse.ArgumentParser):
-    """Parser that reports a wrong value by the name of its argument, and shows the usage only for input it cannot
-    read."""
-
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        # What begins like a negative number is a value, also with a unit behind it: -20m.
-        self._negative_number_matcher = re.compile(r"-\d")
-
-    def error(self, message: str) -> NoReturn:
-        if not message.startswith("argument "):
-            super().error(message)
-        self.exit(2, f"muster: {message.removeprefix('argument ')}\n  See {self.prog} --help\n")
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Raises ArgumentError that names the nearest choice, where argparse would list them all."""
-        if action.choices is None or value in action.choices:
-            return
-        from difflib import get_close_matches  # a right command does without
-
-        choices = [str(choice) for choice in action.choices]
-        near = get_close_matches(str(value), choices, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        if not near and len(choices) <= MAX_CHOICES:
-            hint = f"; choose from {', '.join(choices)}"
-        raise argparse.ArgumentError(action, f"there is no {str(value)[:40]!a}{hint}")
-
-
-def command(commands: Any, name: str, runs: str, text: str) -> argparse.ArgumentParser:
-    """A command's parser. `runs` is `module:function`, loaded when the command runs."""
-    made: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
-    made.set_defaults(run=runs)
-    return made
 
 
 def reach(target: argparse.ArgumentParser, *, sub: bool = False, json: Any = False) -> None:
@@ -82,8 +43,53 @@ SHOWS_PAST = frozenset(
 """Commands, by what they run, that can show an earlier time; all others act, or are about what is not kept."""
 
 
+def reached(target: argparse.ArgumentParser) -> None:
+    """Give a command that takes no arguments the options that select an engine."""
+    reach(target, sub=True)
+
+
 def as_json(target: argparse.ArgumentParser, default: Any = False) -> None:
     target.add_argument("--json", action="store_true", default=default, help="JSON on standard output, in raw units")
+
+
+def long_running(target: argparse.ArgumentParser) -> None:
+    """Add options of a command that computes for long and asks no engine."""
+    as_json(target)
+    target.add_argument(
+        "--progress", choices=("auto", "json", "off"), default="auto",
+        help="on standard error: auto, a line where that is a terminal; json, a line for programs; off",
+    )  # fmt: skip
+
+
+def ahead(target: argparse.ArgumentParser, *, arrivals: bool = False) -> None:
+    """Add options for the horizon, number and load of the twin's runs."""
+    target.add_argument("--horizon", default="24h", metavar="TIME", help="how far to run ahead (default 24h)")
+    target.add_argument("--seeds", type=positive, metavar="N", help="how often, with other draws of run times")
+    target.add_argument("--seed", type=count, default=0, metavar="N", help="of the first; the same gives the same")
+    more = "more work arrives as it did of late" if not arrivals else "leave out that more work arrives as of late"
+    target.add_argument("--arrivals", action=argparse.BooleanOptionalAction, default=arrivals, help=more)
+
+
+SCENARIOS = ("gke-65k", "gke-130k", "clemson", "spot-week", "predictive-day")
+
+
+def scenario(target: argparse.ArgumentParser) -> None:
+    target.add_argument("--scenario", choices=SCENARIOS, help="with --demo: watch this instead of days of AI work")
+    target.add_argument("--quiet-day", action="store_true", help="with --demo: without a past, and nothing goes wrong")
+
+
+def speed(target: argparse.ArgumentParser) -> None:
+    target.add_argument("--speed", type=float, metavar="X", help="cell seconds per second (demo: 60)")
+
+
+def list_arguments(get: argparse.ArgumentParser) -> None:
+    get.add_argument("id", nargs="?", help="show this one only")
+    get.add_argument("-f", "--filter", default="", metavar="FILTER", help="such as 'state:queued gpu>=8 sort:-wait'")
+    get.add_argument("--sort", default="", metavar="COLUMNS", help="such as gpu:desc,id")
+    get.add_argument("--columns", default="", metavar="COLUMNS", help="comma-separated; see --columns help")
+    get.add_argument("-o", "--output", choices=("table", "csv", "json"), default="table", help="csv for spreadsheets")
+    get.add_argument("--limit", type=count, default=100, metavar="N", help="rows at most, 0 for all (default 100)")
+    reach(get, sub=True)
 
 
 def path_of(text: str) -> Any:
@@ -126,68 +132,6 @@ def integer(text: str) -> int:
     return value
 
 
-_WHERE = "URL of a database or path of a file (default: that of the cell)"
-
-
-def database_commands(commands: Any) -> None:
-    database = command(
-        commands, "database", "console.commands.database:show", "where a cell is kept: look, check, move"
-    )
-    parts = database.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    shown = command(parts, "show", "console.commands.database:show", "what is there, who writes it, and who stands by")
-    shown.add_argument("where", nargs="?", default="", metavar="WHERE", help=_WHERE)
-    reach(shown, sub=True)
-    checked = command(
-        parts, "check", "console.commands.database:check", "read every event and snapshot, and verify them"
-    )
-    checked.add_argument("where", nargs="?", default="", metavar="WHERE", help=_WHERE)
-    reach(checked, sub=True)
-    copied = command(
-        parts, "copy", "console.commands.database:copy", "copy a cell that no engine serves, whole, to a new place"
-    )
-    copied.add_argument("source", metavar="FROM", help="file or URL")
-    copied.add_argument("target", metavar="TO", help="file or URL; must be new")
-    reach(copied, sub=True)
-
-
-def here_commands(commands: Any) -> None:
-    here = command(commands, "here", "console.cli.start:open_here", "run work on this machine: open its console")
-    reach(here, sub=True)
-    run = command(
-        commands, "run", "console.commands.processes:run", "run a command as a workload, such as: run -- ./train.sh"
-    )
-    run.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="program and arguments")
-    run.add_argument("-f", "--follow", action="store_true", help="show its output and end as it ends")
-    run.add_argument("--id", help="unique id; made up when not given")
-    run.add_argument("--queue", default="main", help="queue to submit to (main)")
-    run.add_argument("--cpus", metavar="CORES", default="1", help="of one task, such as 4 or 500m (1)")
-    run.add_argument("--memory", metavar="SIZE", default="1GiB", help="of one task (1GiB); more ends it")
-    run.add_argument("--gpus", metavar="GPUS", default="0", help="of one task, such as 1 or 0.5 (0)")
-    run.add_argument("--tasks", type=positive, default=1, metavar="N", help="so many at once, as a gang (1)")
-    run.add_argument("--array", metavar="RANGE", help="many of a kind, such as 0-99 or 0-99%%10 at once")
-    run.add_argument("--after", nargs="+", metavar="ID", help="wait for these, as in prep or prep:failed")
-    run.add_argument("--estimate", metavar="TIME", help="how long it may run, such as 6h")
-    run.add_argument("--max-runtime", metavar="TIME", help="stop it as failed when it runs longer")
-    run.add_argument("--retries", type=int, default=0, metavar="N", help="how often it starts again after failing (0)")
-    run.add_argument("--grace", metavar="TIME", default="10s", help="between SIGTERM and SIGKILL (10s)")
-    run.add_argument("--cwd", metavar="DIR", help="folder it begins in (this one)")
-    run.add_argument("--env", metavar="NAME[=VALUE]", action="append", default=[], help="a variable; may be repeated")
-    run.add_argument("--priority", metavar="CLASS", help="priority class (default normal)")
-    reach(run, sub=True)
-    logs = command(commands, "logs", "console.commands.processes:logs", "what a workload has written on this machine")
-    logs.add_argument("id")
-    logs.add_argument("-f", "--follow", action="store_true", help="and what it writes from now on, until it ends")
-    logs.add_argument("--task", default="", metavar="TASK", help="name or number of a task of a gang (the first)")
-    logs.add_argument("--attempt", type=positive, default=0, metavar="N", help="an earlier attempt (the last)")
-    logs.add_argument("--tail", metavar="SIZE", default="64KiB", help="begin so far from the end (64KiB)")
-    logs.add_argument("--all", action="store_true", help="all that is kept")
-    reach(logs, sub=True)
-    told = "the processes of a workload, by attempt; without an id of all that runs here"
-    processes = command(commands, "processes", "console.commands.processes:processes", told)
-    processes.add_argument("id", nargs="?")
-    reach(processes, sub=True)
-
-
 SCOPES: dict[str, tuple[str, ...]] = {
     "read": ("read",),
     "submit": ("read", "submit"),
@@ -205,41 +149,6 @@ SCOPES: dict[str, tuple[str, ...]] = {
 }
 """Scope of a token -> rights of `runbooks.gate.approval_policy`; "agent" is to report as a node. A token never gives
 more than the rights of its subject. No scope allows changing keys or erasing from the audit."""
-
-
-def token_commands(commands: Any) -> None:
-    text = "tokens that prove over the network who asks"
-    tokens = commands.add_parser("token", help=text, description=text, allow_abbrev=False)
-    kinds = tokens.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    made = command(kinds, "create", "console.commands.tokens:create", "make one; its secret is printed this once")
-    made.add_argument("name", metavar="NAME", help="what it is for, such as ci-nightly")
-    made.add_argument(
-        "--scope", action="append", default=[], choices=tuple(SCOPES), help="what it may be used for (read)"
-    )
-    made.add_argument("--for", dest="life", default="90d", metavar="TIME", help="how long it holds, such as 8h (90d)")
-    made.add_argument("--service", default="", metavar="ID", help="for a service instead of yourself")
-    for part in ("pool", "queue", "tenant"):
-        made.add_argument(
-            f"--{part}", action="append", default=[], metavar="NAME", help=f"only what touches this {part}"
-        )
-    made.add_argument("--out", metavar="FILE", help="a new file for the secret, readable by you alone")
-    listed = command(kinds, "list", "console.commands.tokens:list_", "yours; for an admin all of them")
-    listed.add_argument("--all", action="store_true", help="those that are expired or revoked too")
-    listed.add_argument("--limit", type=positive, default=200, metavar="N", help="so many (200)")
-    revoked = command(kinds, "revoke", "console.commands.tokens:revoke", "it counts for nothing from now on")
-    revoked.add_argument("id", metavar="ID", nargs="+", help="as `muster token list` has it")
-    for one in (made, listed, revoked):
-        reach(one, sub=True)
-    who = command(commands, "who", "console.commands.tokens:who", "who is here: the consoles, and what they are on")
-    login = command(
-        commands, "login", "console.commands.tokens:login", "log in to an engine at a URL with its OpenID provider"
-    )
-    login.add_argument(
-        "--ca-file", default="", metavar="FILE", help="certificates (PEM) that the provider's comes from"
-    )
-    logout = command(commands, "logout", "console.commands.tokens:logout", "revoke and forget what `muster login` got")
-    for one in (login, logout, who):
-        reach(one, sub=True)
 
 
 QOS = ("guaranteed", "burstable", "best_effort")
@@ -337,69 +246,3 @@ def quote_arguments(target: argparse.ArgumentParser) -> None:
     ahead.add_argument(
         "--arrivals", action=argparse.BooleanOptionalAction, default=True, help="more work arrives as of late (default)"
     )
-
-
-STATES = ("waiting", "sending", "routed", "ended", "withdrawn")
-
-
-def fleet_commands(commands: Any) -> None:
-    """Add `muster fleet`: several cells as one, submissions to all of them, and where each went."""
-    told = "several cells as one: submit to whichever starts it sooner or for less"
-    fleet = commands.add_parser("fleet", help=told, description=told, allow_abbrev=False)
-    kinds = fleet.add_subparsers(title="what to do", metavar="WHAT", required=True)
-    serve = _command(kinds, "serve", "run the fleet of a file in the foreground", json=False)
-    serve.add_argument(
-        "--file", required=True, metavar="FILE", help="YAML that names the cells, as docs/fleet.md tells"
-    )
-    serve.add_argument("--socket-group", metavar="GROUP", help="OS group that may submit too")
-    serve.add_argument("--database", metavar="URL", help="PostgreSQL database for its journal, instead of a file")
-    serve.add_argument("--standby", action="store_true", help="with --database: wait, and take over from the other")
-    check = _command(kinds, "check", "read a fleet's file and say what is wrong with it", json=False)
-    check.add_argument("file", metavar="FILE")
-    copied = _command(kinds, "copy", "copy a fleet's journal that no process has open, to a new place", json=False)
-    copied.add_argument("--file", required=True, metavar="FILE", help="YAML of the fleet, which tells its name")
-    copied.add_argument("source", metavar="FROM", help="file or URL")
-    copied.add_argument("target", metavar="TO", help="file or URL; must be new")
-    _command(kinds, "stop", "stop the fleet's process; nothing is forgotten")
-    _command(kinds, "status", "cells, what tenants hold of all of them, and what waits")
-    submit = _command(kinds, "submit", "submit to the cell where it starts sooner or costs less")
-    submit_arguments(submit)
-    routing = submit.add_argument_group("which cells")
-    routing.add_argument("--to", nargs="+", metavar="CELL", default=(), help="these cells alone")
-    routing.add_argument(
-        "--residency", nargs="+", metavar="LABEL", default=(), help="stays in one of these, such as eu"
-    )
-    routing.add_argument(
-        "--dataset", nargs="+", metavar="NAME", default=(), help="reads these data of the fleet's file"
-    )
-    submit.add_argument("--dry-run", action="store_true", help="say where it would go and why; submit nothing")
-    jobs = _command(kinds, "jobs", "what was submitted to the fleet, newest first")
-    jobs.add_argument(
-        "--state", action="append", choices=STATES, default=[], help="those in this state; may be repeated"
-    )
-    jobs.add_argument("--before", type=count, default=0, metavar="N", help="those submitted before number N")
-    jobs.add_argument("--limit", type=positive, default=100, metavar="N", help="so many at most (100)")
-    show = _command(kinds, "show", "one submission: where it went, and what each cell had to offer")
-    show.add_argument("id", metavar="ID")
-    withdraw = _command(kinds, "withdraw", "take back what waits in the fleet and is in no cell")
-    withdraw.add_argument("ids", nargs="+", metavar="ID")
-    for name, text in (
-        ("close", "send nothing more to a cell; what is there goes on"),
-        ("open", "send work to a cell again"),
-    ):
-        one = _command(kinds, name, text)
-        one.add_argument("cell", metavar="CELL")
-        one.add_argument("--reason", default="", help="kept with it")
-
-
-def _command(kinds: Any, name: str, text: str, *, json: bool = True) -> argparse.ArgumentParser:
-    made = command(kinds, name, f"console.commands.fleet:{name}", text)
-    group = made.add_argument_group("which fleet")
-    group.add_argument("--fleet", metavar="DIR", help="folder of its journal and socket (default: the user's)")
-    if name in ("submit", "withdraw", "close", "open", "stop"):
-        group.add_argument("--readonly", action="store_true", default=argparse.SUPPRESS, help="show, never act")
-    if json:
-        as_json(made)
-    else:
-        made.set_defaults(json=False)
-    return made

@@ -1,4 +1,4 @@
-"""Parsers of the commands around the approval gate: proposals, runbooks, policy, people, freezes, audit and intents.
+"""Nouns around the approval gate: proposals, runbooks, policy with its people and freezes, and the audit.
 
 Like `console.cli.main` it loads nothing heavy.
 """
@@ -6,9 +6,13 @@ Like `console.cli.main` it loads nothing heavy.
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING
 
-from console.forms.command_arguments import as_json, command, path_of, positive, reach
+from console.forms.command_arguments import as_json, path_of, positive, reach, reached
+from console.forms.shell_parser import Fill, ShellParser
+
+if TYPE_CHECKING:
+    from runbooks.actions.declaration import Action
 
 _AUDIT_CODES = """\
 exit codes of this command:
@@ -22,78 +26,68 @@ exit codes of this command:
 """
 
 
-def proposal_commands(commands: Any) -> None:
-    """Add the commands on proposals: put to the vote, vote, carry out, take back."""
-    from console.forms.action_arguments import action_arguments  # `--version` does without the declarations
-    from runbooks.actions.catalogue import CATALOG
+# -- proposals --------------------------------------------------------------------------------------------------------
 
-    told = "put an action, or a plan of several, to the vote; nothing is done"
-    propose = command(commands, "propose", "console.commands.proposals:propose", told)
-    propose.add_argument("-f", "--file", metavar="PLAN", help="YAML with several steps instead; - for standard input")
-    propose.add_argument(
-        "--again", metavar="PROPOSAL", type=proposal_id, help="what that one was, for the cell as it is now"
-    )
-    _asking(propose)
-    kinds = propose.add_subparsers(title="actions", metavar="ACTION", dest="action")
-    for action in CATALOG.values():
-        kind = command(kinds, action.shell, "console.commands.proposals:propose", action.summary)
-        action_arguments(kind, action)
-        _asking(kind, sub=True)
-    listed = command(
-        commands, "proposals", "console.commands.proposals:proposals", "what is proposed, what needs you first"
-    )
+
+def proposal_verbs(proposal: ShellParser) -> None:
+    """Add what is done with proposals: put to the vote, vote, carry out, take back, review."""
+    from console.forms.action_arguments import noun_actions  # other nouns do without the declarations
+
+    of = "console.commands.proposals"
+    proposal.add("list", "what is proposed, what needs you first", f"{of}:proposals", _proposals)
+    proposal.add("new", "put an action, or a plan of several, to the vote; nothing is done", f"{of}:propose", _new)
+    proposal.add("show", "all of a proposal that a voter must see", f"{of}:show", _proposal)
+    for verb, text, fill in (
+        ("approve", "vote yes to exactly the plan shown; the last yes needed carries it out", _approve),
+        ("reject", "vote no: that ends it", _must_say_why),
+        ("abstain", "say that you looked and do not vote", _abstain),
+        ("execute", "carry out what is approved, or go on with what was interrupted", _proposal),
+        ("pause", "have no further step done", _may_say_why),
+        ("resume", "go on with a paused proposal", _resume),
+        ("confirm", "say go to a step that waits for it", _confirm),
+        ("rollback", "show what taking it back does now, ask, and do that", _rollback),
+        ("withdraw", "take a proposal back before anything of it is done", _may_say_why),
+        ("revise", "put another plan, or the same for the cell as it is now, under the same id", _revise),
+        ("break-glass", "carry it out without the votes of others; somebody must review that", _break_glass),
+    ):
+        proposal.add(verb, text, f"{of}:{verb.replace('-', '_')}", fill)
+    proposal.add("reviews", "what waits for a person to look at it", f"{of}:reviews", reached)
+    noun_actions(proposal)
+    proposal.add("close-review", "say that it was looked at, and what was found", f"{of}:close_review", _close_review)
+
+
+def _proposals(listed: argparse.ArgumentParser) -> None:
     listed.add_argument("--state", action="append", metavar="STATE", help="those in this state, such as paused")
     listed.add_argument("--mine", action="store_true", help="those that you wrote")
     listed.add_argument("--all", action="store_true", help="those that are over too")
     reach(listed, sub=True)
-    deeds: dict[str, tuple[str, tuple[str, ...]]] = {
-        "show": ("all of a proposal that a voter must see", ()),
-        "approve": ("vote yes to exactly the plan shown; the last yes needed carries it out", ("digest", "comment")),
-        "reject": ("vote no: that ends it", ("reason!",)),
-        "abstain": ("say that you looked and do not vote", ("comment",)),
-        "execute": ("carry out what is approved, or go on with what was interrupted", ()),
-        "pause": ("have no further step done", ("reason",)),
-        "confirm": ("say go to a step that waits for it", ("step",)),
-        "rollback": ("show what taking it back does now, ask, and do that", ("reason", "yes")),
-        "withdraw": ("take a proposal back before anything of it is done", ("reason",)),
-        "revise": ("put another plan, or the same for the cell as it is now, under the same id", ("file",)),
-        "break-glass": ("carry it out without the votes of others; somebody must review that", ("reason!", "digest")),
-    }  # fmt: skip
-    for name, (text, wants) in deeds.items():
-        deed = command(commands, name, f"console.commands.proposals:{name.replace('-', '_')}", text)
-        deed.add_argument("id", metavar="PROPOSAL", type=proposal_id, help="such as P-3; 3 will do")
-        if "step" in wants:
-            deed.add_argument("step", metavar="STEP", help="its id, as `muster show` has it")
-        if "digest" in wants:
-            deed.add_argument("--digest", metavar="PREFIX", help="of the plan you looked at: 6 characters or more")
-        if "comment" in wants:
-            deed.add_argument("--comment", default="", metavar="TEXT", help="kept with the vote")
-        if "reason" in wants or "reason!" in wants:
-            deed.add_argument("--reason", required="reason!" in wants, default="", metavar="WHY", help="kept with it")
-        if "yes" in wants:
-            deed.add_argument("--yes", action="store_true", help="do not ask; needed where nobody can be asked")
-            deed.add_argument("--dry-run", action="store_true", help="show what it would do now, do nothing")
-        if "file" in wants:
-            deed.add_argument("-f", "--file", metavar="PLAN", help="YAML as for `muster propose -f`")
-        reach(deed, sub=True)
-    reach(
-        command(commands, "reviews", "console.commands.proposals:reviews", "what waits for a person to look at it"),
-        sub=True,
-    )
-    review = commands.add_parser("review", help="what a review found", allow_abbrev=False)
-    kinds = review.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    close = command(
-        kinds, "close", "console.commands.proposals:close_review", "say that it was looked at, and what was found"
-    )
-    close.add_argument("review", type=positive, metavar="N")
-    close.add_argument("--comment", required=True, metavar="TEXT", help="what was found, in 10 characters or more")
-    reach(close, sub=True)
 
 
-def proposal_id(text: str) -> str:
-    """Proposal id as people type it: P-3, p-3 or 3."""
-    digits = text[2:] if text[:2] in ("P-", "p-") else text
-    return f"P-{digits}" if digits.isascii() and digits.isdigit() else text
+def _new(new: ShellParser) -> None:
+    """Every action, behind its noun as in the shell itself: `proposal new node drain g0`."""
+    from runbooks.actions.catalogue import CATALOG
+
+    new.set_defaults(action=None)
+    new.add_argument("-f", "--file", metavar="PLAN", help="YAML with several steps instead; - for standard input")
+    new.add_argument(
+        "--again", metavar="PROPOSAL", type=proposal_id, help="what that one was, for the cell as it is now"
+    )
+    _asking(new)
+    for action in CATALOG.values():
+        noun, _, verb = action.shell.rpartition(" ")
+        below = new.noun(noun, f"actions of `muster {noun}`") if noun else new
+        below.add(verb, action.summary, "console.commands.proposals:propose", _proposing(action))
+
+
+def _proposing(action: Action) -> Fill:
+    def fill(made: ShellParser) -> None:
+        from console.forms.action_arguments import action_arguments
+
+        made.set_defaults(action=action.word)
+        action_arguments(made, action)
+        _asking(made, sub=True)
+
+    return fill
 
 
 def _asking(target: argparse.ArgumentParser, *, sub: bool = False) -> None:
@@ -110,83 +104,171 @@ def _asking(target: argparse.ArgumentParser, *, sub: bool = False) -> None:
     reach(target, sub=True, json=silent if sub else False)
 
 
-def policy_commands(commands: Any) -> None:
-    """Add the commands for the policy, its people and their keys, and freezes."""
-    kinds = _group(commands, "policy", "who may do what, and how many must agree")
-    shown = command(kinds, "show", "console.commands.policy:show", "the policy in force, and those that wait for votes")
+def _proposal(target: argparse.ArgumentParser) -> None:
+    _names_proposal(target)
+    reach(target, sub=True)
+
+
+def _names_proposal(target: argparse.ArgumentParser) -> None:
+    target.add_argument("id", metavar="PROPOSAL", type=proposal_id, help="such as P-3; 3 will do")
+
+
+def proposal_id(text: str) -> str:
+    """Proposal id as people type it: P-3, p-3 or 3."""
+    digits = text[2:] if text[:2] in ("P-", "p-") else text
+    return f"P-{digits}" if digits.isascii() and digits.isdigit() else text
+
+
+def _approve(target: argparse.ArgumentParser) -> None:
+    _digest(target)
+    _abstain(target)
+
+
+def _digest(target: argparse.ArgumentParser) -> None:
+    target.add_argument("--digest", metavar="PREFIX", help="of the plan you looked at: 6 characters or more")
+
+
+def _abstain(target: argparse.ArgumentParser) -> None:
+    target.add_argument("--comment", default="", metavar="TEXT", help="kept with the vote")
+    _proposal(target)
+
+
+def _may_say_why(target: argparse.ArgumentParser) -> None:
+    target.add_argument("--reason", default="", metavar="WHY", help="kept with it")
+    _proposal(target)
+
+
+def _must_say_why(target: argparse.ArgumentParser) -> None:
+    target.add_argument("--reason", required=True, metavar="WHY", help="kept with it")
+    _proposal(target)
+
+
+def _break_glass(target: argparse.ArgumentParser) -> None:
+    _digest(target)
+    _must_say_why(target)
+
+
+def _resume(target: argparse.ArgumentParser) -> None:
+    target.add_argument("--accept", action="store_true", help="although a step is not verified")
+    _proposal(target)
+
+
+def _confirm(target: argparse.ArgumentParser) -> None:
+    _names_proposal(target)
+    target.add_argument("step", metavar="STEP", help="its id, as `muster proposal show` has it")
+    reach(target, sub=True)
+
+
+def _rollback(target: argparse.ArgumentParser) -> None:
+    target.add_argument("--yes", action="store_true", help="do not ask; needed where nobody can be asked")
+    target.add_argument("--dry-run", action="store_true", help="show what it would do now, do nothing")
+    _may_say_why(target)
+
+
+def _revise(target: argparse.ArgumentParser) -> None:
+    target.add_argument("-f", "--file", metavar="PLAN", help="YAML as for `muster proposal new -f`")
+    _proposal(target)
+
+
+def _close_review(close: argparse.ArgumentParser) -> None:
+    close.add_argument("review", type=positive, metavar="N")
+    close.add_argument("--comment", required=True, metavar="TEXT", help="what was found, in 10 characters or more")
+    reach(close, sub=True)
+
+
+# -- policy -----------------------------------------------------------------------------------------------------------
+
+
+def policy_verbs(policy: ShellParser) -> None:
+    """Add what is done with the policy, its people and their keys, and freezes."""
+    of = "console.commands.policy"
+    policy.add("show", "the policy in force, and those that wait for votes", f"{of}:show", _show_policy)
+    policy.add("check", "whether a file may be a policy, and what it would change", f"{of}:check", _policy_file)
+    policy.add("propose", "put the policy of a file to the vote", f"{of}:propose", _policy_file)
+    policy.add("use", "put a built-in policy to the vote, for the people there are", f"{of}:use", _use)
+    policy.add("approve", "vote for a new policy, after seeing what it changes", f"{of}:approve", _approve_policy)
+    policy.add("reject", "vote against a new policy: one no ends it", f"{of}:reject", _reject_policy)
+    policy.add("whoami", "as whom the engine knows you", f"{of}:whoami", reached)
+    policy.add("operator", "the people that the policy names, and their keys", "", _operator)
+    policy.add("freeze", "let no plans run during a window", f"{of}:freeze", _freeze)
+    policy.add("freezes", "when plans do not run", f"{of}:freezes", reached)
+    policy.add("thaw", "end a freeze that was set by hand", f"{of}:thaw", _thaw)
+
+
+def _show_policy(shown: argparse.ArgumentParser) -> None:
     shown.add_argument("--file", action="store_true", help="as a file, to write the next one from")
     reach(shown, sub=True)
-    for name, text in (
-        ("check", "whether a file may be a policy, and what it would change"),
-        ("propose", "put the policy of a file to the vote"),
-    ):
-        given = command(kinds, name, f"console.commands.policy:{name}", text)
-        given.add_argument("file", metavar="FILE")
-        reach(given, sub=True)
-    use = command(
-        kinds, "use", "console.commands.policy:use", "put a built-in policy to the vote, for the people there are"
-    )
-    use.add_argument("name", choices=("team", "solo"))
-    yes = command(
-        kinds, "approve", "console.commands.policy:approve", "vote for a new policy, after seeing what it changes"
-    )
-    reach(
-        command(kinds, "reject", "console.commands.policy:reject", "vote against a new policy: one no ends it"),
-        sub=True,
-    )
-    kinds.choices["reject"].add_argument("id", metavar="ID", help="such as policy-3")
-    yes.add_argument("id", metavar="ID", help="such as policy-3")
-    for voting in (use, yes):
-        voting.add_argument(
-            "--digest", metavar="HEX", help="how its digest begins, where nobody can be asked to type it"
-        )
-        reach(voting, sub=True)
 
-    people = _group(commands, "operator", "the people that the policy names, and their keys")
-    reach(command(people, "list", "console.commands.policy:operators", "who they are and what they may do"), sub=True)
-    added = command(
-        people, "add", "console.commands.policy:add_operator", "put a policy to the vote that names one more"
-    )
-    removed = command(
-        people, "remove", "console.commands.policy:remove_operator", "put one to the vote without somebody"
-    )
-    for person in (added, removed):
-        person.add_argument("id", metavar="NAME", help="a short name that stays theirs, such as alice")
-        person.add_argument("--print", action="store_true", help="write the file instead of putting it to the vote")
-        person.set_defaults(digest="")
-        reach(person, sub=True)
+
+def _policy_file(given: argparse.ArgumentParser) -> None:
+    given.add_argument("file", metavar="FILE")
+    reach(given, sub=True)
+
+
+def _use(use: argparse.ArgumentParser) -> None:
+    use.add_argument("name", choices=("team", "solo"))
+    _typed_digest(use)
+
+
+def _approve_policy(voted: argparse.ArgumentParser) -> None:
+    voted.add_argument("id", metavar="ID", help="such as policy-3")
+    _typed_digest(voted)
+
+
+def _typed_digest(voting: argparse.ArgumentParser) -> None:
+    voting.add_argument("--digest", metavar="HEX", help="how its digest begins, where nobody can be asked to type it")
+    reach(voting, sub=True)
+
+
+def _reject_policy(voted: argparse.ArgumentParser) -> None:
+    voted.add_argument("id", metavar="ID", help="such as policy-3")
+    reach(voted, sub=True)
+
+
+def _operator(people: ShellParser) -> None:
+    of = "console.commands.policy"
+    people.add("list", "who they are and what they may do", f"{of}:operators", reached)
+    people.add("add", "put a policy to the vote that names one more", f"{of}:add_operator", _add_operator)
+    people.add("remove", "put one to the vote without somebody", f"{of}:remove_operator", _person)
+    people.add("new-key", "make a key to sign with, under a passphrase", f"{of}:new_key", _new_key)
+    people.add("keys", "the keys that could sign here", f"{of}:keys", reached)
+
+
+def _person(person: argparse.ArgumentParser) -> None:
+    person.add_argument("id", metavar="NAME", help="a short name that stays theirs, such as alice")
+    person.add_argument("--print", action="store_true", help="write the file instead of putting it to the vote")
+    person.set_defaults(digest="")
+    reach(person, sub=True)
+
+
+def _add_operator(added: argparse.ArgumentParser) -> None:
+    _person(added)
     added.add_argument("--name", default="", help="as it is shown")
     added.add_argument(
-        "--account",
-        action="append",
-        default=[],
-        metavar="ACCOUNT",
+        "--account", action="append", default=[], metavar="ACCOUNT",
         help="unix:UID, oidc:ISSUER#SUBJECT or cert:NAME; may be repeated",
-    )
+    )  # fmt: skip
     added.add_argument(
         "--role", action="append", default=[], choices=("submitter", "operator", "approver", "admin", "auditor")
     )
     added.add_argument(
         "--key", dest="key_files", action="append", default=[], metavar="KEY|FILE", help="public key, or its file"
     )
-    keys = _group(people, "key", "keys to sign with")
-    made = command(keys, "new", "console.commands.policy:new_key", "make a key under a passphrase")
+
+
+def _new_key(made: argparse.ArgumentParser) -> None:
     made.add_argument("path", nargs="?", metavar="FILE", help="where to keep it (default key.pem beside the settings)")
-    listed = command(keys, "list", "console.commands.policy:keys", "the keys that could sign here")
-    for one in (made, listed):
-        reach(one, sub=True)
-    reach(command(commands, "whoami", "console.commands.policy:whoami", "as whom the engine knows you"), sub=True)
-    _freeze_commands(commands)
+    reach(made, sub=True)
 
 
-def _freeze_commands(commands: Any) -> None:
-    freeze = command(commands, "freeze", "console.commands.policy:freeze", "let no plans run during a window")
-    freeze_arguments(freeze)
-    thaw = command(commands, "thaw", "console.commands.policy:thaw", "end a freeze that was set by hand")
+def _thaw(thaw: argparse.ArgumentParser) -> None:
     thaw.add_argument("name", metavar="NAME")
-    listed = command(commands, "freezes", "console.commands.policy:freezes", "when plans do not run")
-    for one in (freeze, thaw, listed):
-        reach(one, sub=True)
+    reach(thaw, sub=True)
+
+
+def _freeze(freeze: argparse.ArgumentParser) -> None:
+    freeze_arguments(freeze)
+    reach(freeze, sub=True)
 
 
 def freeze_arguments(freeze: argparse.ArgumentParser) -> None:
@@ -208,37 +290,103 @@ def freeze_arguments(freeze: argparse.ArgumentParser) -> None:
     freeze.add_argument("--reason", default="", help="shown with it")
 
 
-def _group(commands: Any, name: str, text: str) -> Any:
-    """Commands of two words."""
-    made = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
-    return made.add_subparsers(title="commands", metavar="COMMAND", required=True)
+# -- runbooks ---------------------------------------------------------------------------------------------------------
 
 
-def incident_commands(commands: Any) -> Any:
-    """Add the commands on incidents. Returns the group, for what is written about them."""
-    kinds = _group(commands, "incident", "incidents: what alerts opened, who has it, what came of it")
-    module = "console.commands.incidents"
-    listed = command(kinds, "list", f"{module}:list_", "those that are not closed, newest first")
+def runbook_verbs(runbook: ShellParser) -> None:
+    of = "console.commands.runbooks"
+    runbook.add("list", "which there are, and which are approved", f"{of}:list_", reached)
+    runbook.add("show", "one of them whole", f"{of}:show", _runbook)
+    runbook.add("lint", "what is wrong with files; exit code 2 if anything is", f"{of}:lint", _lint)
+    runbook.add("run", "resolve its inputs, simulate it, and propose it", f"{of}:run", _run)
+    runbook.add("approve", "let its exact bytes be used in this cell", f"{of}:approve", _approve_runbook)
+    runbook.add("retire", "end the use of what it says now, for good", f"{of}:retire", _retire)
+
+
+def _runbook(one: argparse.ArgumentParser) -> None:
+    one.add_argument("id", metavar="RUNBOOK")
+    reach(one, sub=True)
+
+
+def _lint(linted: argparse.ArgumentParser) -> None:
+    linted.add_argument("files", nargs="+", metavar="FILE", help="Markdown with front matter; - reads standard input")
+    as_json(linted)
+
+
+def _run(ran: argparse.ArgumentParser) -> None:
+    _runbook(ran)
+    ran.add_argument(
+        "--input", action="append", default=[], metavar="NAME=VALUE", help="several ids with commas between"
+    )
+    ran.add_argument("--dry-run", action="store_true", help="only show what it would do; no approval of it is needed")
+    ran.add_argument("--reason", default="", help="kept with the proposal")
+
+
+def _approve_runbook(approved: argparse.ArgumentParser) -> None:
+    _runbook(approved)
+    approved.add_argument("--sha256", metavar="HEX", help="of the file that was looked at; at least 12 digits")
+    approved.add_argument("--comment", default="", help="kept with the vote")
+    approved.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def _retire(retired: argparse.ArgumentParser) -> None:
+    _runbook(retired)
+    retired.add_argument("--reason", required=True, help="why it must not be used any more")
+    retired.add_argument("--yes", action="store_true", help="do not ask")
+
+
+# -- incidents --------------------------------------------------------------------------------------------------------
+
+
+def incident_verbs(incident: ShellParser) -> None:
+    """Add what is done with incidents."""
+    of = "console.commands.incidents"
+    incident.add("list", "those that are not closed, newest first", f"{of}:list_", _incidents)
+    incident.add("open", "open one by hand", f"{of}:open_", _open_incident)
+    told = "one whole: its waits, what changed before it, what would help"
+    incident.add("show", told, f"{of}:show", _incident)
+    incident.add("claim", "make it yours", f"{of}:claim", _claim)
+    incident.add("hand-over", "make it somebody else's", f"{of}:hand_over", _hand_over)
+    incident.add("note", "write a line beside it", f"{of}:note", _note)
+    incident.add("close", "end it, saying what was found", f"{of}:close", _close)
+
+
+def _incidents(listed: argparse.ArgumentParser) -> None:
     listed.add_argument("--all", action="store_true", help="those that are closed too")
-    opened = command(kinds, "open", f"{module}:open_", "open one by hand")
+    reach(listed, sub=True)
+
+
+def _open_incident(opened: argparse.ArgumentParser) -> None:
     opened.add_argument("title", metavar="TITLE", help="what is wrong, in a line")
     opened.add_argument("--severity", choices=("info", "warning", "critical"), default="warning")
     opened.add_argument("--on", action="append", default=[], metavar="KIND:NAME", help="as queue:research or node:n-17")
-    shown = command(kinds, "show", f"{module}:show", "one whole: its waits, what changed before it, what would help")
-    claimed = command(kinds, "claim", f"{module}:claim", "make it yours")
+    reach(opened, sub=True)
+
+
+def _incident(one: argparse.ArgumentParser) -> None:
+    one.add_argument("id", metavar="INCIDENT", type=incident_id, help="such as I-12; 12 will do")
+    reach(one, sub=True)
+
+
+def _claim(claimed: argparse.ArgumentParser) -> None:
     claimed.add_argument("--over", action="store_true", help="although somebody else has it")
-    handed = command(kinds, "hand-over", f"{module}:hand_over", "make it somebody else's")
+    _incident(claimed)
+
+
+def _hand_over(handed: argparse.ArgumentParser) -> None:
     handed.add_argument("--to", required=True, metavar="NAME", help="a person of the policy, as bob")
     handed.add_argument("--note", default="", metavar="TEXT", help="kept with it")
-    noted = command(kinds, "note", f"{module}:note", "write a line beside it")
-    closed = command(kinds, "close", f"{module}:close", "end it, saying what was found")
-    closed.add_argument("--found", required=True, metavar="TEXT", help="what it was, in 10 characters or more")
-    for one in (shown, claimed, handed, noted, closed):
-        one.add_argument("id", metavar="INCIDENT", type=incident_id, help="such as I-12; 12 will do")
+    _incident(handed)
+
+
+def _note(noted: argparse.ArgumentParser) -> None:
+    _incident(noted)
     noted.add_argument("text", metavar="TEXT")
-    for one in (listed, opened, shown, claimed, handed, noted, closed):
-        reach(one, sub=True)
-    return kinds
+
+
+def _close(closed: argparse.ArgumentParser) -> None:
+    closed.add_argument("--found", required=True, metavar="TEXT", help="what it was, in 10 characters or more")
+    _incident(closed)
 
 
 def incident_id(text: str) -> str:
@@ -247,43 +395,20 @@ def incident_id(text: str) -> str:
     return f"I-{digits}" if digits.isascii() and digits.isdigit() else text
 
 
-def runbook_commands(commands: Any) -> None:
-    runbook = commands.add_parser(
-        "runbook", help="written procedures: look, check, try, run, approve", allow_abbrev=False
-    )
-    kinds = runbook.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    listed = command(kinds, "list", "console.commands.runbooks:list_", "which there are, and which are approved")
-    reach(listed, sub=True)
-    shown = command(kinds, "show", "console.commands.runbooks:show", "one of them whole")
-    linted = command(
-        kinds, "lint", "console.commands.runbooks:lint", "what is wrong with files; exit code 2 if anything is"
-    )
-    linted.add_argument("files", nargs="+", metavar="FILE", help="Markdown with front matter; - reads standard input")
-    as_json(linted)
-    ran = command(kinds, "run", "console.commands.runbooks:run", "resolve its inputs, simulate it, and propose it")
-    approved = command(
-        kinds, "approve", "console.commands.runbooks:approve", "let its exact bytes be used in this cell"
-    )
-    retired = command(kinds, "retire", "console.commands.runbooks:retire", "end the use of what it says now, for good")
-    for one in (shown, ran, approved, retired):
-        one.add_argument("id", metavar="RUNBOOK")
-        reach(one, sub=True)
-    ran.add_argument(
-        "--input", action="append", default=[], metavar="NAME=VALUE", help="several ids with commas between"
-    )
-    ran.add_argument("--dry-run", action="store_true", help="only show what it would do; no approval of it is needed")
-    ran.add_argument("--reason", default="", help="kept with the proposal")
-    approved.add_argument("--sha256", metavar="HEX", help="of the file that was looked at; at least 12 digits")
-    approved.add_argument("--comment", default="", help="kept with the vote")
-    retired.add_argument("--reason", required=True, help="why it must not be used any more")
-    for one in (approved, retired):
-        one.add_argument("--yes", action="store_true", help="do not ask")
+# -- audit ------------------------------------------------------------------------------------------------------------
 
 
-def audit_commands(commands: Any) -> None:
-    audit = commands.add_parser("audit", help="who did what, on whose vote", allow_abbrev=False)
-    kinds = audit.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    show = command(kinds, "show", "console.commands.audit:show", "records, newest last")
+def audit_verbs(audit: ShellParser) -> None:
+    of = "console.commands.audit"
+    audit.add("show", "records, newest last", f"{of}:show", _records)
+    audit.add("verify", "check the log; needs no engine", f"{of}:verify", _verify)
+    audit.add("export", "records with what it takes to check them elsewhere", f"{of}:export", _export)
+    audit.add("redact", "erase a text that is kept apart; the chain stays valid", f"{of}:redact", _redact)
+    audit.add("anchor", "print a new checkpoint, and send it to all anchors", f"{of}:anchor", reached)
+    audit.add("key", "the public key that signs the log", f"{of}:key", _key)
+
+
+def _records(show: argparse.ArgumentParser) -> None:
     show.add_argument("proposal", nargs="?", metavar="PROPOSAL", help="of this one alone, as P-3")
     show.add_argument("--seq", type=positive, metavar="N", help="one record, whole")
     show.add_argument("--actor", default="", metavar="SUBJECT", help="of whom, as person:alice")
@@ -292,7 +417,9 @@ def audit_commands(commands: Any) -> None:
     show.add_argument("--before", type=positive, metavar="N", help="records before this one")
     show.add_argument("--limit", type=positive, default=100, metavar="N", help="so many (100)")
     reach(show, sub=True)
-    verify = command(kinds, "verify", "console.commands.audit:verify", "check the log; needs no engine")
+
+
+def _verify(verify: argparse.ArgumentParser) -> None:
     verify.epilog = _AUDIT_CODES
     verify.formatter_class = argparse.RawDescriptionHelpFormatter
     verify.add_argument("files", nargs="*", metavar="FILE", help="journal or export (default the cell)")
@@ -306,9 +433,9 @@ def audit_commands(commands: Any) -> None:
     verify.add_argument("--to", dest="until", type=positive, default=0, metavar="N", help="up to about record N")
     verify.add_argument("--no-signatures", action="store_true", help="do not check signatures")
     reach(verify, sub=True)
-    export = command(
-        kinds, "export", "console.commands.audit:export", "records with what it takes to check them elsewhere"
-    )
+
+
+def _export(export: argparse.ArgumentParser) -> None:
     export.add_argument(
         "--format", choices=("jsonl", "csv"), default="jsonl", help="csv is for spreadsheets and cannot be checked"
     )
@@ -316,38 +443,19 @@ def audit_commands(commands: Any) -> None:
     export.add_argument("--redact", action="store_true", help="without the texts that are kept apart")
     export.add_argument("--out", default="-", metavar="FILE", help="a new file (default standard output)")
     reach(export, sub=True)
-    redact = command(
-        kinds, "redact", "console.commands.audit:redact", "erase a text that is kept apart; the chain stays valid"
-    )
+
+
+def _redact(redact: argparse.ArgumentParser) -> None:
     redact.add_argument("ref", metavar="REF", help="as `muster audit show` names it")
     redact.add_argument("--reason", required=True, help="kept in the log")
-    anchor = command(
-        kinds, "anchor", "console.commands.audit:anchor", "print a new checkpoint, and send it to all anchors"
-    )
-    reach(anchor, sub=True)
-    key = command(kinds, "key", "console.commands.audit:key", "the public key that signs the log")
+    redact.add_argument("--yes", action="store_true", help="do not ask")
+    reach(redact, sub=True)
+
+
+def _key(key: argparse.ArgumentParser) -> None:
     key.add_argument("--rotate", action="store_true", help="make another that signs from now on")
-    for one in (redact, key):
-        one.add_argument("--yes", action="store_true", help="do not ask")
-        reach(one, sub=True)
-
-
-def intent_commands(intents: argparse.ArgumentParser) -> None:
-    kinds = intents.add_subparsers(title="commands", metavar="COMMAND")
-    show = command(kinds, "show", "console.commands.slurm:show", "all that is known of one, and what Slurm shows now")
-    retry = command(
-        kinds, "retry", "console.commands.slurm:retry", "have one in doubt done again: an act is proposed anew"
-    )
-    settle = command(kinds, "settle", "console.commands.slurm:settle", "say what came of one in doubt")
-    for each in (show, retry, settle):
-        each.add_argument("number", type=intent_number, metavar="N", help="its number, such as i17")
-    settle.add_argument("outcome", choices=("done", "undone"), help="what was found in Slurm")
-    for each in (retry, settle):
-        each.add_argument("--reason", required=True, metavar="TEXT", help="what was found, in 10 characters or more")
-        each.add_argument("--yes", action="store_true", help="do not ask; needed where nobody can be asked")
-    retry.add_argument("--dry-run", action="store_true", help="of an act: show the plan and its effect, do nothing")
-    for each in (show, retry, settle):
-        reach(each, sub=True)
+    key.add_argument("--yes", action="store_true", help="do not ask")
+    reach(key, sub=True)
 
 
 def intent_number(text: str) -> int:

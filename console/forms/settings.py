@@ -89,7 +89,7 @@ class ConsoleSettings:
     """File, readable by you alone, that holds the passphrase of the key file; empty: it is asked for."""
     token_file: str = ""
     """File, readable by you alone, that holds the token to show to an engine at a URL; empty: MUSTER_TOKEN, or what
-    `muster login` got."""
+    `muster token login` got."""
     client_cert: str = ""
     """File (PEM) of the certificate to show to an engine that is reached by https; empty: none."""
     client_key: str = ""

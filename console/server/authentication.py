@@ -225,7 +225,9 @@ class Authentication:
         if server is None or server[1] not in self._doors.guarded or request.scope["path"] in LOGIN_PATHS:
             return
         if actor.account == TCP:
-            raise Unauthenticated("nothing says who asks", "Send a token: see `muster token create`, `muster login`")
+            raise Unauthenticated(
+                "nothing says who asks", "Send a token: see `muster token create`, `muster token login`"
+            )
         if actor.subject == actor.account:
             raise Unauthenticated(f"the policy names nobody whose account is {actor.account!a}", "Ask an admin")
 

@@ -36,7 +36,7 @@ from console.server.served_process import after_loss, end_when_taken, stop_on_si
 from console.service.advisor import Advisor
 from console.service.chat import Chat, chat_of
 from console.service.drafting import Drafting
-from console.service.forecasts import Forecasts, HistoryFindings
+from console.service.forecasts import Forecasts, HistoryFindings, PromiseReader
 from console.service.gate_watch import GateTicker, Notifier
 from console.service.insights import Insights
 from console.service.local_client import LocalClient
@@ -60,7 +60,7 @@ from recommender.findings.suggestion_store import SuggestionRows
 from recommender.history.metrics import Retention
 from recommender.history.telemetry import Telemetry, clock_of
 from runbooks.audit.log import Audit, signer_at
-from runbooks.audit.witnesses import Anchor
+from runbooks.audit.witnesses import Anchor, CheckpointSigner
 from runbooks.gate.aftermath import frozen, recorded_again
 from runbooks.gate.approval_gate import Gate, wall_ms
 from runbooks.gate.approval_policy import SOLO, TEAM
@@ -185,6 +185,9 @@ class ServeOptions:
     """With `keep_up`: also where the cell had a time of its own, or was away for long."""
     cell: CellSpec | None = None
     """Applied only when the journal is new."""
+    past: Callable[[Engine, CheckpointSigner | None], None] | None = None
+    """What a simulated cell has behind it: played in its own time once the cell is defined, and only when the journal
+    is new. The signer is of its audit."""
     keep: Retention = field(default_factory=Retention)
     """How long measurements and ended work are kept."""
     audit_key: Path | None = None
@@ -247,6 +250,8 @@ def _serve(served: ServeOptions, engine: Engine) -> None:
         is_new = engine.version == 0
         if is_new:
             _begin(engine, served)
+            if served.past is not None:
+                served.past(engine, signer_at(engine, served.audit_key) if served.audit_key else None)
         check_cell(engine, served.slurm)
         check_here(engine, served.here)
         if not is_new:
@@ -275,14 +280,14 @@ def _serve(served: ServeOptions, engine: Engine) -> None:
         archive = Archive(loop, telemetry)
         insights = Insights(loop, archive)
         engine.recommender = insights.sizer
-        history = HistoryFindings(loop, telemetry, forecasts, insights)
+        history, promises = HistoryFindings(loop, telemetry, forecasts, insights), PromiseReader(telemetry)
         recommender = Recommender(
             loop,
             advisor,
             keep=lambda: SuggestionRows(records),
             more=history,
-            read=history.read,
-            others=history.others,
+            read=promises.read,
+            others=promises.others,
             chore=lambda: insights.keep_up() or forecasts.keep_up(),
         )
         audit = _audit(engine, served)

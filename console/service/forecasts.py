@@ -145,7 +145,9 @@ class Forecasts:
         names = sorted({key.subject for key in known if key.subject})
         near = difflib.get_close_matches(subject, names, 1)
         remedy = (
-            f"Did you mean {of}:{near[0]}?" if near else "`muster history` lists what there is; new cells have none"
+            f"Did you mean {of}:{near[0]}?"
+            if near
+            else "`muster history show` lists what there is; new cells have none"
         )
         raise NotFoundError(f"nothing has been measured of {request.subject or 'the cell'}", remedy)
 
@@ -305,6 +307,35 @@ class CellNow(NamedTuple):
     waiting_cpu: int
 
 
+class PromiseReader(NamedTuple):
+    """The history as promises are held against it (`recommender.findings.suggestions.looked_up`)."""
+
+    telemetry: Telemetry
+
+    def read(self, metric: str, of: str, subject: str, since_ms: int, until_ms: int) -> float | None:
+        """Mean of a series in a window, of counts their rate per hour; None where nothing was measured."""
+        # Small steps: the first may begin before the window, with what was before a deed.
+        step_ms = max((until_ms - since_ms) // 500, 60_000)
+        try:
+            points = self.telemetry.series(metric, of, subject, since_ms, until_ms, step_ms)
+        except MusterError:
+            return None
+        known = points.count > 0
+        if not known.any():
+            return None
+        if METRICS[metric].counts:
+            return float(points.total[known].sum()) * HOUR_MS / max(until_ms - since_ms, 1)
+        return float(points.mean[known].mean())
+
+    def others(self, metric: str, of: str, subject: str) -> Sequence[str]:
+        """Other subjects with the same metric."""
+        try:
+            keys = self.telemetry.keys(metric, of)
+        except MusterError:
+            return ()
+        return [key.subject for key in keys if key.subject != subject][:MAX_SERIES]
+
+
 class HistoryFindings:
     """Findings in the history. May be used by one thread at a time, but not by the engine's own."""
 
@@ -338,31 +369,6 @@ class HistoryFindings:
         except MusterError as error:
             return found, (f"the history cannot be read: {error.problem}",)
         return found, unknown
-
-    # -- what is promised ---------------------------------------------------------------------------------------------
-
-    def read(self, metric: str, of: str, subject: str, since_ms: int, until_ms: int) -> float | None:
-        """Mean of a series in a window, of counts their rate per hour; None where nothing was measured."""
-        # Small steps: the first may begin before the window, with what was before a deed.
-        step_ms = max((until_ms - since_ms) // 500, 60_000)
-        try:
-            points = self._telemetry.series(metric, of, subject, since_ms, until_ms, step_ms)
-        except MusterError:
-            return None
-        known = points.count > 0
-        if not known.any():
-            return None
-        if METRICS[metric].counts:
-            return float(points.total[known].sum()) * HOUR_MS / max(until_ms - since_ms, 1)
-        return float(points.mean[known].mean())
-
-    def others(self, metric: str, of: str, subject: str) -> Sequence[str]:
-        """Other subjects with the same metric."""
-        try:
-            keys = self._telemetry.keys(metric, of)
-        except MusterError:
-            return ()
-        return [key.subject for key in keys if key.subject != subject][:MAX_SERIES]
 
     # -- inside -------------------------------------------------------------------------------------------------------
 

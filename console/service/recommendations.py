@@ -43,7 +43,7 @@ from recommender.findings.suggestions import (
     record,
     same_id,
 )
-from runbooks.actions.catalogue import CATALOG
+from runbooks.actions.catalogue import CATALOG, find
 from runbooks.plans.typed_plan import MAX_PERSON, EvidenceRef, Proposal, Request, Source
 
 if TYPE_CHECKING:
@@ -510,9 +510,8 @@ def command(suggestion: Suggestion) -> tuple[str, ...]:
     if suggestion.action == "notify":
         return ()
     targets = () if suggestion.action == "consolidate" else suggestion.targets
-    return (
-        suggestion.action.replace("_", "-"), *targets, *suggestion.parameters, "--suggestion", suggestion.id
-    )  # fmt: skip
+    shell = find(suggestion.action).shell.split()
+    return (*shell, *targets, *suggestion.parameters, "--suggestion", suggestion.id)
 
 
 def source_of(suggestion: Suggestion) -> Source:

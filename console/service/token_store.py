@@ -166,9 +166,9 @@ class Tokens:
             if actor.subject == proof.account:
                 raise Unauthenticated(
                     f"the policy names nobody whose account is {proof.account[:300]!a}",
-                    "Have it added to your accounts: muster operator add",
+                    "Have it added to your accounts: muster policy operator add",
                 )
-            ask = TokenAsk(name="muster login", scopes=(), life_ms=life_ms)
+            ask = TokenAsk(name="muster token login", scopes=(), life_ms=life_ms)
             return self._make(engine, actor, actor.subject, ask, (LOGIN,), proof)
 
         return self._loop.call(make)
@@ -233,7 +233,7 @@ class Tokens:
         age_ms = self._gate.policies.clock() - kept.line.created_ms if kept is not None else FRESH_MS
         if actor.deeds is not None or age_ms >= FRESH_MS:
             raise RefusedError(
-                "a token makes no tokens", "Ask on the engine's machine, with --as, or anew after `muster login`"
+                "a token makes no tokens", "Ask on the engine's machine, with --as, or anew after `muster token login`"
             )
 
     def _may_see(self, actor: Actor, line: TokenLine) -> bool:

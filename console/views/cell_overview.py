@@ -5,11 +5,22 @@ The third column is for wide screens: longest waits, lost nodes, recent events.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from console.forms.filters import parse_filter
-from console.text.charts import MARK, column_at, framed, graph, gutter, ribbon, round_top, shrink, time_axis
+from console.text.charts import (
+    MARK,
+    column_at,
+    framed,
+    graph,
+    gutter,
+    ribbon,
+    round_top,
+    scale_of,
+    shrink,
+    time_axis,
+)
 from console.text.terminal_text import (
     NONE,
     cut,
@@ -425,7 +436,7 @@ def now_lines(
     if not view.pools:
         return [
             Line((("! ", "warn"), ("this cell has no nodes yet", ""))),
-            Line((("  muster define cell.yaml", "dim"),)),
+            Line((("  muster cell define cell.yaml", "dim"),)),
             Line((("  or try a busy one: muster --demo", "dim"),)),
         ]
     if not found and not_known:
@@ -536,20 +547,27 @@ def trend(view: Overview, width: int, height: int = 2) -> Section:
     samples = [sample for sample in view.history if sample[0] > 0]
     if len(samples) < 2:
         return Section("Trend", (text_line("not enough history yet", "dim"),))
-    use = shrink([share for _, share, _ in samples], width - 8)
-    queued = shrink([count for _, _, count in samples], width - 8)
     label = "GPU use" if view.capacity.get("gpu_milli") else "CPU use"
-    lines = _curve(label, permille(samples[-1][1]), graph(use, height, 1000), "bar")
-    lines[0] = lines[0]._replace(link=f"curve cell {label[:3].lower()}")
-    queue = _curve("queued", f"{samples[-1][2]:,}", graph(queued, height, max(1, *queued)), "warn")
-    lines += [queue[0]._replace(link="curve cell length"), *queue[1:]]
+    use = shrink([share for _, share, _ in samples], width - _NAMES)
+    queued = shrink([count for _, _, count in samples], width - _NAMES)
+    lines = _curve((label, permille(samples[-1][1])), use, height, permille, f"curve cell {label[:3].lower()}")
+    lines += _curve(("queued", f"{samples[-1][2]:,}"), queued, height, "{:,}".format, "curve cell length")
     return Section("Trend", tuple(lines), f"last {duration(samples[-1][0] - samples[0][0])}")
 
 
-def _curve(label: str, last: str, rows: Sequence[str], tone: str) -> list[Line]:
-    """A curve beside its name and its last value."""
-    names = [(label, "dim"), (last, "")]
+_NAMES = 10
+"""Cells of the names beside a curve."""
+
+
+def _curve(
+    names: tuple[str, str], values: Sequence[int], height: int, text: Callable[[int], str], link: str
+) -> list[Line]:
+    """A curve beside its name, its last value, and where its scale begins: close to what varies little."""
+    base, top = scale_of(min(values), max(values))
+    begins = f"from {text(base)}"
+    notes = [*names, *[""] * (height - 3), begins] if height > 2 else [f"{names[0]} {names[1]}"[: _NAMES - 1], begins]
+    rows = graph([value - base for value in values], height, top)
     return [
-        Line(((fit(names[row][0], 8), names[row][1]) if row < 2 else (" " * 8, ""), (text, tone)))
-        for row, text in enumerate(rows)
+        Line(((fit(note, _NAMES), "dim" if row != 1 else ""), (drawn, "bar")), link if row == 0 else "")
+        for row, (note, drawn) in enumerate(zip(notes, rows, strict=True))
     ]

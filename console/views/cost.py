@@ -180,7 +180,7 @@ def unpriced(width: int) -> tuple[Line, ...]:
     told = (
         ("no pool has a price: nothing is charged, and budgets stay at zero", ""),
         (":set-price POOL 12.5 sets the price of a node in dollars an hour, from now on", "dim"),
-        ("in a cell file: price_usd_hour of the pool: muster define", "dim"),
+        ("in a cell file: price_usd_hour of the pool: muster cell define", "dim"),
     )
     return tuple(text_line(cut(text, width), tone) for text, tone in told)
 
@@ -339,7 +339,7 @@ def machines(detail: Spending, width: int) -> Section:
         lines.append(Line(spans, f"nodes pool:{quoted(printable(pool.name))}"))
     if not lines:
         lines = [text_line("no pool has a price", "dim")]
-    return Section("Machines", tuple(lines), "price, last 24 h; spot: interruptions")
+    return Section("Machines", tuple(lines), "price, last 24 h from least to most; spot: interruptions")
 
 
 def _spot_words(pool: PoolGoodput | None) -> str:

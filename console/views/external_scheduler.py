@@ -275,7 +275,7 @@ INTENT_TONES = {
 }  # fmt: skip
 NOTHING = "no changes for another scheduler"
 IN_DOUBT = (
-    "Nobody can tell whether these happened: muster intents show N tells what is known; retry N has it done again, "
+    "Nobody can tell whether these happened: muster slurm intents N tells what is known; retry N has it done again, "
     "settle N done|undone says what came of it"
 )
 MAX_SUBJECTS = 3
@@ -453,9 +453,9 @@ def _ways(detail: IntentDetail, width: int) -> list[Section]:
         else "sends it again with the same token: if the first copy turns up, one of the two is cancelled"
     )
     ways = (
-        (f"muster intents retry {name} --reason WHY", again),
-        (f"muster intents settle {name} done --reason WHY", "it took effect in Slurm"),
-        (f"muster intents settle {name} undone --reason WHY", _undone(detail)),
+        (f"muster slurm retry {name} --reason WHY", again),
+        (f"muster slurm settle {name} done --reason WHY", "it took effect in Slurm"),
+        (f"muster slurm settle {name} undone --reason WHY", _undone(detail)),
     )
     lines = [
         line for way, told in ways for line in (*hanging("", way, width), *hanging("    ", told, width, tone="dim"))

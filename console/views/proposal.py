@@ -222,7 +222,9 @@ def _what(proposal: Proposal, width: int) -> Section:
         for line in hanging(f"{number:>4}  ", printable(step), width)
     ]
     if len(proposal.steps) > MAX_LISTED:
-        lines.append(text_line(f"      and {len(proposal.steps) - MAX_LISTED:,} more, listed by muster show", "warn"))
+        lines.append(
+            text_line(f"      and {len(proposal.steps) - MAX_LISTED:,} more, listed by muster proposal show", "warn")
+        )
     for step in plan.steps:
         if step.act.note is not None:
             told = ", ".join(step.act.targets[:5])
@@ -414,7 +416,7 @@ def keys_note(caller: Caller | None) -> str:
     if not caller.me.startswith("person:"):
         return "the policy names no person with your account, so you cannot sign: start with muster --as NAME"
     if not caller.keys.get(caller.me):
-        return "this vote must be signed, and you have no enrolled key: muster operator key new"
+        return "this vote must be signed, and you have no enrolled key: muster policy operator new-key"
     return ""
 
 
@@ -532,12 +534,13 @@ def _columns(shown: str, now: str, new: str, room: int, tone: str) -> Line:
 
 
 _NEXT = {
-    "approved": "Execute it with muster execute {id}", "executing": "Follow it with muster show {id}",
-    "verifying": "Follow it with muster show {id}",
-    "paused": "Resume it with muster resume {id}, or roll it back with muster rollback {id}",
-    "failed": "Roll back the finished steps with muster rollback {id}",
-    "verified": "Roll it back with muster rollback {id}", "rolling_back": "Follow it with muster show {id}",
-    "rollback_failed": "See what is left with muster show {id}; try muster rollback {id} again",
+    "approved": "Execute it with muster proposal execute {id}", "executing": "Follow it with muster proposal show {id}",
+    "verifying": "Follow it with muster proposal show {id}",
+    "paused": "Resume it with muster proposal resume {id}, or roll it back with muster proposal rollback {id}",
+    "failed": "Roll back the finished steps with muster proposal rollback {id}",
+    "verified": "Roll it back with muster proposal rollback {id}",
+    "rolling_back": "Follow it with muster proposal show {id}",
+    "rollback_failed": "See what is left with muster proposal show {id}; try muster proposal rollback {id} again",
 }  # fmt: skip
 
 
@@ -547,17 +550,18 @@ def what_next(proposal: Proposal) -> str:
         return "It cannot be rolled back"
     if proposal.state == "paused" and (word := _word_wanted(proposal)):
         return word
-    told = _NEXT.get(proposal.state, "Propose it again for the current state: muster propose --again {id}")
+    told = _NEXT.get(proposal.state, "Propose it again for the current state: muster proposal new --again {id}")
     return told.format(id=printable(proposal.id))
 
 
 def _word_wanted(proposal: Proposal) -> str:
     """The command that lets a waiting step go on; empty where it waits for something else."""
+    back = f"muster proposal rollback {proposal.id}"
     if any(each.state in ("failed", "inconclusive") for each in proposal.standing):
-        return f"Accept it unverified with muster resume {proposal.id} --accept, or muster rollback {proposal.id}"
+        return f"Accept it unverified with muster proposal resume {proposal.id} --accept, or {back}"
     waiting = next((each.id for each in proposal.standing if each.state == "waiting"), "")
     if any(step.id == waiting and step.confirm != "none" for step in proposal.plan.steps):
-        return f"Confirm it with muster confirm {proposal.id} {waiting}, or muster rollback {proposal.id}"
+        return f"Confirm it with muster proposal confirm {proposal.id} {waiting}, or {back}"
     return ""
 
 

@@ -186,8 +186,7 @@ def tried_text(simulated: SuggestionTrial, *, brief: bool = True) -> str:
 
 def shell_line(each: Recommendation, which_engine: Sequence[str]) -> str:
     """The command that proposes the action: whole, whatever its length, so that it can be used."""
-    name, *behind = each.command
-    return shlex.join(["muster", name, *which_engine, *map(printable, behind)])
+    return shlex.join(["muster", *map(printable, each.command), *which_engine])
 
 
 def _pairs(pairs: Sequence[tuple[str, str]], indent: int, width: int = WIDTH) -> list[str]:

@@ -469,7 +469,7 @@ def remove_budgets(state: State, command: cmd.RemoveBudgets) -> Checked:
     names = tuple(dict.fromkeys(command.names))
     unknown = [name for name in names if name not in state.budgets.row_of]
     if unknown:
-        raise NotFoundError(f"there is no budget {listed(unknown)[:256]}", "List them with: muster budgets")
+        raise NotFoundError(f"there is no budget {listed(unknown)[:256]}", "List them with: muster budget list")
     return [ev.BudgetRemoved(name) for name in names], names
 
 

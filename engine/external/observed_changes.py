@@ -533,7 +533,8 @@ def _refuse_impossible(command: type[cmd.Command], *, acts: bool, lacks: Mapping
 def _refuse_too_many(state: State) -> None:
     if len(state.intents.open) >= MAX_OPEN:
         raise RefusedError(
-            f"{len(state.intents.open):,} intents wait for Slurm", "See what it says: muster intents; then try again"
+            f"{len(state.intents.open):,} intents wait for Slurm",
+            "See what it says: muster slurm intents; then try again",
         )
 
 

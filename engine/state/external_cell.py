@@ -587,7 +587,9 @@ def in_doubt(state: State, number: int) -> Intent:
     """The intent, if it waits for a person. Raises NotFoundError, and RefusedError for one that does not."""
     intent = state.intents.known(number)
     if intent is None:
-        raise NotFoundError(f"there is no intent i{number}", "The last 500 that were settled are kept: muster intents")
+        raise NotFoundError(
+            f"there is no intent i{number}", "The last 500 that were settled are kept: muster slurm intents"
+        )
     phase = Phase(intent.phase)
     if phase != Phase.IN_DOUBT:
         why = "it is settled" if phase.settled else "it is under way, and what comes of it is found out without you"
@@ -607,7 +609,7 @@ def answer(state: State, command: cmd.AnswerIntent) -> Checked:
     if not isinstance(submission, cmd.Submit):
         raise RefusedError(
             f"i{command.number} is an act: it was approved for the cell as it was then",
-            f"Propose it anew: muster intents retry i{command.number} does that",
+            f"Propose it anew: muster slurm retry i{command.number} does that",
         )
     name = submission.workloads[0].id
     if name in state.intents.ids and state.intents.named.get(intent.token) != name:

@@ -127,6 +127,12 @@ _USED_SPREAD = 0.15
 """Standard deviation of the logarithm of what work uses of its request."""
 _USED_STEP = 50
 """In permille: few different figures are enough."""
+_LARGE_SHARE = 0.1
+"""Habits with a smaller share of their pool have no large work."""
+_LARGE_HOURS = 22
+"""Longest run of large work: it makes room for that of the next day."""
+_LARGE_USE = 600
+"""What large work uses of its requests, in permille: its many like tasks fill whole nodes, which must not run short."""
 _FIRST_DATE = date(2026, 4, 13)
 _ROUND_ESTIMATES_MIN = (10, 15, 30, 60, 120, 240, 480, 720, 1440, 2880, 4320)
 """What users type: round times, nearly always too long."""
@@ -170,6 +176,31 @@ def ai_day(seed: int, *, nodes: int = 400, day: int = 0) -> tuple[CellSpec, list
     arrivals.sort(key=lambda arrival: arrival[0])
     # A draw of its own, which leaves all others as they are.
     return cell, _numbered(arrivals, day, Random(f"ai-day use {seed} {nodes} {day}"))
+
+
+def large_work(seed: int, *, nodes: int = 400, day: int = 0) -> list[tuple[int, WorkloadSpec]]:
+    """A day of the same teams as few large workloads, for a past that has to be made within seconds: each habit with a
+    fair share of its pool has one that is as large as that share, or two one after the other. (milliseconds since its
+    midnight, workload), in order."""
+    rng = Random(f"large work {seed} {nodes} {day}")
+    sizes, quotas = _pool_sizes(nodes), _most(ai_cell(nodes))
+    name_day = _FIRST_DATE + timedelta(days=day)
+    found = []
+    for work in SITE.habits:
+        pool = _pool(work)
+        shapes = _fitting(work, sizes[pool.name], quotas)
+        if work.share < _LARGE_SHARE or not shapes:
+            continue
+        request = max(shapes, key=_size).request
+        longest_h = min(work.longest_h, _LARGE_HOURS)
+        for begin_h in range(rng.randrange(4), 24 - longest_h // 2, max(longest_h, 11)):
+            fill = work.share * _measure(pool.capacity) * sizes[pool.name] * rng.uniform(0.7, 1)
+            shape = HabitShape(1, max(1, int(fill / _measure(request))), request)
+            run_ms = round(longest_h * HOUR_MS * rng.uniform(0.8, 1))
+            found.append((begin_h * HOUR_MS, _spec(rng, work, shape, run_ms, _name(rng, work, name_day))))
+    found.sort(key=lambda arrival: arrival[0])
+    numbered = _numbered(found, day, Random(f"large work use {seed} {nodes} {day}"))
+    return [(at_ms, msgspec.structs.replace(spec, simulated_usage_permille=_LARGE_USE)) for at_ms, spec in numbered]
 
 
 def _pool_sizes(nodes: int) -> dict[str, int]:

@@ -316,7 +316,7 @@ def _largest_queue(state: State, spec: WorkloadSpec) -> str:
     queues = state.queues
     leaves = [row for row in range(len(queues.specs)) if not queues.children[row] and queues.takes_work(row)]
     if not leaves:
-        raise RefusedError("the cell has no queue that takes work", "Add one: muster define")
+        raise RefusedError("the cell has no queue that takes work", "Add one: muster cell define")
     resource = "gpu_milli" if spec.groups[0].request.gpu_milli else "cpu_milli"
     leaves.sort(key=lambda row: (-_nominal(queues.specs[row].nominal, resource), queues.specs[row].name))
     first: SpecError | None = None
@@ -352,7 +352,7 @@ def _candidate(
     scaling = pool.scaling
     notes = []
     if not pool.price_microusd_hour:
-        notes.append(f"pool {pool.name} has no price: give it one with `muster set-price`")
+        notes.append(f"pool {pool.name} has no price: give it one with `muster pool set-price`")
     if kind == "pool":
         notes.append("other GPUs: the same run time is taken, which may be wrong")
     have = state.capacity.pool_nodes[row]

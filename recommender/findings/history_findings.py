@@ -125,7 +125,7 @@ def pools_ahead(
                 ),
                 counterfactual=f"No suggestion if the p90 were {has:,} nodes or fewer",
                 alternatives=(
-                    "Let the autoscaler do this by itself: `muster set-autoscaling predict_permille=900`",
+                    "Let the autoscaler do this by itself: `muster cell set-autoscaling predict_permille=900`",
                     f"Do nothing: what comes then waits for nodes to boot, {span(pool.boot_ms)} or so",
                 ),
                 severity=float(more),
@@ -186,7 +186,7 @@ def idle_pools(pools: Sequence[PoolNow], used: Mapping[str, HourlySeries]) -> li
                 ),
                 counterfactual=f"No suggestion if all {pool.nodes:,} had been needed once",
                 alternatives=(
-                    "Keep some as headroom: `muster set-scaling --headroom` keeps whole nodes free",
+                    "Keep some as headroom: `muster pool set-scaling --headroom` keeps whole nodes free",
                     f"Do nothing: USD {saved / 1e6:,.2f} an hour are paid for nodes that stand idle",
                 ),
                 severity=saved / 1e6,
@@ -291,8 +291,8 @@ def runaways(tenants: Sequence[HourlySeries], capacity: int, others_wait: int, u
                 ),
                 counterfactual=f"No suggestion if it held less than {whole(int(RUNAWAY * usual))}, or nobody waited",
                 alternatives=(
-                    "Suspend some of its work: `muster get workloads -f tenant:NAME`, then `muster suspend ID`",
-                    "Give it a budget: `muster set-budget NAME --tenant TENANT --limit USD`",
+                    "Suspend some of its work: `muster get workloads -f tenant:NAME`, `muster workload suspend ID`",
+                    "Give it a budget: `muster budget set NAME --tenant TENANT --limit USD`",
                     "Do nothing: quota and fair sharing decide what goes first",
                 ),
                 severity=now / max(usual, 1),

@@ -216,7 +216,7 @@ WORDS = {
     ),
     "cost_rate": (
         "the bill",
-        "See who is charged: muster showback --by team",
+        "See who is charged: muster budget showback --by team",
         "Do nothing: it goes on being charged at this rate",
     ),
     "used_gpu": (

@@ -186,6 +186,30 @@ class Telemetry:
                 self._sort_log()
             return len(ids)
 
+    def add_hours(self, rows: Iterable[Row]) -> None:
+        """Write whole hours of series that there are already, as old measurements are kept: summed up. For a past that
+        was made rather than measured, all of it at once; hours that are there are replaced."""
+        tier = len(TIERS) - 1
+        step_ms, span_ms = TIERS[tier].step_ms, TIERS[tier].span_ms
+        chunks: list[dict[str, Any]] = []
+        with self._lock:
+            self._open()
+            for metric, of, subject, times, values in rows:
+                series = self._series[metric, of, subject]
+                samples = bk.of_samples(np.array(times, np.int64), np.array(values))
+                starts = samples.at_ms // span_ms * span_ms
+                for start_ms in np.unique(starts).tolist():
+                    packed = bk.pack_buckets(samples.where(starts == start_ms), start_ms, step_ms)
+                    chunks.append(bk.chunk_row(tier, series.id, start_ms, packed))
+                series.first_ms = min(series.first_ms, *times)
+                series.summed_ms = max(series.summed_ms, max(times) + step_ms)
+            marks = [{"number": n, "a": series.summed_ms} for n, series in self._by_id.items()]
+            for at in range(0, len(chunks), ROWS_AT_ONCE):
+                part = chunks[at : at + ROWS_AT_ONCE]
+                self.records.write(lambda connection, part=part: bk.replace_chunks(connection, part))  # type: ignore[misc]
+            self.records.write(lambda connection: connection.execute(bk.MARK_SUMMED, marks))
+            self._tell_spans(sorted(self._by_id))
+
     def _row_flaw(self, series: _Series | None, key: _Key, source: str, fresh: int) -> str:
         """Why nothing of a series can be taken; empty if something may."""
         if series is None:
@@ -496,6 +520,12 @@ class Telemetry:
 
     def _forget_log(self, last_id: int, numbers: list[int]) -> None:
         """The log up to this row is in chunks; what is known of its series is written down."""
+        self._tell_spans(numbers)
+        self.records.write(lambda connection: connection.execute(delete(LOG).where(LOG.c.id <= last_id)))
+        for row in [row for row in list(self._tail) if row <= last_id]:
+            self._tail.pop(row, None)
+
+    def _tell_spans(self, numbers: list[int]) -> None:
         rows = [
             {"number": n, "a": s.first_ms, "b": s.last_ms, "c": s.source, "d": s.step_ms}
             for n in numbers
@@ -504,9 +534,6 @@ class Telemetry:
         for at in range(0, len(rows), ROWS_AT_ONCE):
             part = rows[at : at + ROWS_AT_ONCE]
             self.records.write(lambda connection, part=part: connection.execute(TELL_SPAN, part))  # type: ignore[misc]
-        self.records.write(lambda connection: connection.execute(delete(LOG).where(LOG.c.id <= last_id)))
-        for row in [row for row in list(self._tail) if row <= last_id]:
-            self._tail.pop(row, None)
 
     def _age(self, tier: int, before_ms: int, own: bool) -> bool:
         """Sum up, or drop, chunks of the tier that ended before. Returns whether there were as many as one time does.

@@ -383,7 +383,7 @@ ONE_LINE = flag("text", help="one line", required=True)
 
 def steps(action: Action, act: Act, targets: tuple[Target, ...]) -> list[str]:
     text = act.note.text if act.note is not None else ""
-    return [f"{action.shell} {target.id}: {text}" for target in targets]
+    return [f"{action.word} {target.id}: {text}" for target in targets]
 
 
 NOTICE_ACTIONS: tuple[Action, ...] = (

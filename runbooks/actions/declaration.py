@@ -274,6 +274,9 @@ class Action:
 
     # -- what it is called, and what is typed and read
     name: ActionName
+    shell: str = ""
+    """Noun and verb in the shell: "queue hold". Left out where the noun follows from what it acts on, the verb from its
+    name."""
     verb: str
     """A plan's title begins with it."""
     label: str = ""
@@ -395,10 +398,14 @@ class Action:
     def __post_init__(self) -> None:
         if not self.label:
             object.__setattr__(self, "label", self.verb)
+        if not self.shell:
+            noun = "slurm" if self.only_outside else NOUNS[self.kind]
+            words = [word for word in self.name.split("_") if word != noun]
+            object.__setattr__(self, "shell", f"{noun} {'-'.join(words)}")
 
     @property
-    def shell(self) -> str:
-        """Its name as people type it: "hold-queue"."""
+    def word(self) -> str:
+        """Its name as people type it in the `:` bar and read it in a plan: "hold-queue"."""
         return self.name.replace("_", "-")
 
     @property
@@ -434,6 +441,11 @@ class Action:
         return made
 
 
+NOUNS: Mapping[Kind, str] = {
+    "workload": "workload", "node": "node", "queue": "queue", "reservation": "node", "policy": "cell", "pool": "pool",
+    "budget": "budget", "scaling": "pool", "canary": "cell", "channel": "cell", "review": "proposal",
+}  # fmt: skip
+"""Noun of the shell behind which actions on such a target stand."""
 METAVARS: Mapping[Kind, str] = {
     "workload": "WORKLOAD", "node": "NODE", "queue": "QUEUE", "reservation": "NAME", "policy": "POLICY",
     "pool": "POOL", "budget": "NAME", "scaling": "POOL", "canary": "QUEUE", "channel": "CHANNEL", "review": "ABOUT",

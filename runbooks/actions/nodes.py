@@ -590,6 +590,7 @@ POOL_ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         name="set_autoscaling",
+        shell="cell set-autoscaling",
         label="Set autoscaling",
         verb="Set the",
         summary="when the cell orders nodes and gives them back",

@@ -441,7 +441,7 @@ def refuse_impossible(engine: Engine, acts: Iterable[Act]) -> None:
             if why:
                 found[f"{act.action}: {why}"] = None
     if found:
-        raise RefusedError(f"not possible in this cell: {'; '.join(found)}", "muster mirror shows what is")
+        raise RefusedError(f"not possible in this cell: {'; '.join(found)}", "muster slurm mirror shows what is")
 
 
 def carried(engine: Engine, acts: Iterable[Act]) -> tuple[str, ...]:

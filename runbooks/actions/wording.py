@@ -172,11 +172,11 @@ def own_steps(action: Action, act: Act, targets: tuple[Target, ...], work: Mappi
         return action.steps(action, act, targets)
     if action.change is not None:
         changes = [(target.id, *action.change(act, target)) for target in targets]
-        return [f"{action.shell} {id_}: {was} -> {to}" for id_, was, to in changes]
+        return [f"{action.word} {id_}: {was} -> {to}" for id_, was, to in changes]
     if action.kind == "policy":
         return [f"set policy {target.id} (now {target.state})" for target in targets]
     if action.kind == "queue":
-        return [f"{action.shell} {target.id} ({queue_facts(action, target, work)})" for target in targets]
+        return [f"{action.word} {target.id} ({queue_facts(action, target, work)})" for target in targets]
     return [f"{action.name} {target.id} ({workload_facts(action, target)})" for target in targets]
 
 

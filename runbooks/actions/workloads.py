@@ -82,7 +82,7 @@ def refuse_same(act: Act, targets: tuple[Target, ...]) -> None:
 
 def steps_to(action: Action, act: Act, targets: tuple[Target, ...]) -> list[str]:
     return [
-        f"{action.shell} {target.id} ({target.state}, {size(target.gpu_milli, target.cpu_milli)}): "
+        f"{action.word} {target.id} ({target.state}, {size(target.gpu_milli, target.cpu_milli)}): "
         f"{target.was} -> {act.to}"
         for target in targets
     ]
@@ -174,7 +174,7 @@ def make_consolidate(given: Given, cell: PlannedCell) -> Act:
     answer = cell.consolidation(request)
     if answer.found is None or not answer.found.worth_it or not answer.found.moves:
         why = answer.why or "nothing needs to move"
-        raise RefusedError(f"no moves are proposed: {why}", "See `muster fragmentation`; wait, or act otherwise")
+        raise RefusedError(f"no moves are proposed: {why}", "See `muster cell fragmentation`; wait, or act otherwise")
     return moves_act(answer)
 
 
@@ -198,7 +198,7 @@ def consolidation_request(typed: Typed) -> ConsolidationRequest:
 def moves_act(answer: Consolidation) -> Act:
     """The planned moves as an act. Raises RefusedError when there is no plan that is worth its cost."""
     if answer.found is None or not answer.found.worth_it:
-        remedy = "Ask for it with a lower --ratio" if answer.found is not None else "See `muster fragmentation`"
+        remedy = "Ask for it with a lower --ratio" if answer.found is not None else "See `muster cell fragmentation`"
         raise RefusedError(f"no plan: {answer.why}", remedy)
     moves = tuple(
         plan.WorkloadMove(id=move.id, was=tuple(sorted(place.node for place in move.was)), to=move.nodes)
@@ -223,7 +223,7 @@ def refuse_elsewhere(act: Act, targets: tuple[Target, ...]) -> None:
         if not set(target.nodes).issubset(move.was):
             raise RefusedError(
                 f"{move.id} was to be moved from {listed(move.was)} and is on {listed(target.nodes)} now",
-                "Plan the moves again: muster consolidate",
+                "Plan the moves again: muster cell consolidate",
             )
 
 
@@ -241,6 +241,7 @@ def refuse_approved(act: Act, targets: tuple[Target, ...]) -> None:
 ACTIONS: tuple[Action, ...] = (
     Action(
         name="cancel",
+        shell="cancel",
         verb="Cancel",
         summary="end workloads for good",
         past="cancelled",
@@ -509,6 +510,7 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         name="consolidate",
+        shell="cell consolidate",
         label="Consolidate",
         verb="Move",
         summary="move running workloads so that others start or nodes come free",

@@ -257,7 +257,7 @@ class CellScene:
         known = dict.fromkeys(done for id_ in ids if (done := self.record.closed.get((kind, id_))) is not None)
         told = [f"{done.who} did so with {done.proposal}" for done in list(known)[:MAX_CLOSERS]]
         first = next(iter(known), None)
-        return f"{', '.join(told)}: muster show {first.proposal} has the reason" if first is not None else ""
+        return f"{', '.join(told)}: muster proposal show {first.proposal} has the reason" if first is not None else ""
 
     def queue_lots(self, queue: str) -> list[WaitingLot]:
         """The lots of a queue and of all queues below it."""

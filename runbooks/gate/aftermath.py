@@ -84,7 +84,9 @@ class Rollback:
         if not done:
             raise RefusedError(f"nothing of {row.id} was done", "There is nothing to take back")
         if not any(plan.steps[number].rollback for number in done):
-            raise RefusedError(f"{row.id} cannot be taken back", "Its actions have no inverse; see muster show")
+            raise RefusedError(
+                f"{row.id} cannot be taken back", "Its actions have no inverse; see muster proposal show"
+            )
         acts = [
             act
             for number in reversed(done)
@@ -118,7 +120,7 @@ class Rollback:
         """Raises RefusedError where taking it back needs votes of its own, and where its tier wants a reason."""
         why = self.why_own_votes(row, plan, found)
         if why:
-            remedy = f"It needs votes of its own: muster rollback {row.id} shows what it does and puts that to the vote"
+            remedy = f"It needs votes of its own: muster proposal rollback {row.id} shows it and puts it to the vote"
             raise RefusedError(why, remedy)
         need = self._engine.recorded(
             lambda connection: approval_policy.need(
@@ -381,7 +383,9 @@ def detail(engine: Engine, gate: Gate, number: int) -> tuple[IntentDetail, Inten
     """All of an intent except what the other scheduler shows. On the engine's thread. Raises NotFoundError."""
     intent = engine.state.intents.known(number)
     if intent is None:
-        raise NotFoundError(f"there is no intent i{number}", "The last 500 that were settled are kept: muster intents")
+        raise NotFoundError(
+            f"there is no intent i{number}", "The last 500 that were settled are kept: muster slurm intents"
+        )
     left = engine.recorded(lambda connection: left_by(connection, intent))
     votes = engine.recorded(lambda connection: _votes(connection, left[0])) if left else ()
     command = wanted(intent)
@@ -554,7 +558,7 @@ def _agree(engine: Engine, gate: Gate, actor: Actor, said: IntentAnswer, intent:
     if wanted:
         raise RefusedError(
             f"your word is kept, and i{intent.number} stays in doubt: it is {tier} and needs {wanted}",
-            f"They run: muster intents settle {intent.number} {said.outcome} --reason WHY",
+            f"They run: muster slurm settle {intent.number} {said.outcome} --reason WHY",
         )
 
 

@@ -499,7 +499,7 @@ def why_not_counted(
     if shares_account(policy, vote.account, author, requester) and not (vote.key and author.signed):
         return (
             "comes from the OS account of the author: without the keys of both nobody can tell that they are two. The "
-            "author must have signed it as well: `muster --as AUTHOR propose` does"
+            "author must have signed it as well: `muster --as AUTHOR proposal new` does"
         )
     return ""
 

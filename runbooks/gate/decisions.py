@@ -143,7 +143,7 @@ class Voting:
                 and not approval_policy.person_of(in_force, by_account)
             ):
                 why_not = "is not signed, and comes from an OS account that is not theirs"
-        remedy = f"muster show {row.id} says whose votes it needs"
+        remedy = f"muster proposal show {row.id} says whose votes it needs"
         if why_not:
             return RefusedError(f"your vote on {row.id} does not count: it {why_not}", remedy), actor
         if verdict == "approve" and need.reason and not comment.strip():
@@ -299,7 +299,7 @@ class BreakGlassHandler:
         """Closes a review, by a person other than the one it is about. Raises RefusedError."""
         kept = connection.execute(select(REVIEW).where(REVIEW.c.id == review)).mappings().first()
         if kept is None or kept["closed_ms"]:
-            raise RefusedError(f"there is no open review {review}", "See muster reviews")
+            raise RefusedError(f"there is no open review {review}", "See muster proposal reviews")
         in_force = self._policies.current(connection)
         why_not = self._policies.why_not(connection, actor, "review")
         if not why_not and kept["forced"] and self._is_same(in_force, actor, kept["subject"]):

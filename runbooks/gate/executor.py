@@ -91,7 +91,8 @@ class PlanExecutor:
                 store.add_record(connection, self._audit, row, "exec.refused", actor, {"why": "votes no longer count"})
                 store.move(connection, self._audit, row, "fell_short", SYSTEM, now_ms, expires_ms=plan.expires_ms)
                 return RefusedError(
-                    f"{row.id} lacks a vote: one that was given no longer counts", "muster show says which and why"
+                    f"{row.id} lacks a vote: one that was given no longer counts",
+                    "muster proposal show says which and why",
                 )
             why_not = why_not_now(connection, self._policies, self._status, row, plan, now_ms)
             if why_not is not None:
@@ -460,7 +461,7 @@ class PlanExecutor:
         step = plan.steps[min(row.cursor, len(plan.steps) - 1)]
         if row.state != "paused" or step.id != step_id or step.confirm == "none":
             raise RefusedError(
-                f"{row.id} waits for no word on step {step_id[:40]!a}", "muster show says what it waits for"
+                f"{row.id} waits for no word on step {step_id[:40]!a}", "muster proposal show says what it waits for"
             )
 
         def write(connection: Connection) -> str:

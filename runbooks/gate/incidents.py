@@ -285,7 +285,7 @@ class Incidents:
             if there["owner"]:
                 self._refuse_other(connection, actor, there, "hand over")
             if subject not in {person.subject for person in self._policies.current(connection).people}:
-                raise SpecError("to", f"the policy names no {to[:60]!a}", "See `muster operator list`")
+                raise SpecError("to", f"the policy names no {to[:60]!a}", "See `muster policy operator list`")
             if subject == there["owner"]:
                 raise RefusedError(f"{plain_name(subject)} has {incident_id} already", "Name somebody else")
             self._own(connection, actor, there, "handed_over", subject, note)

@@ -317,7 +317,7 @@ def _check_admins(people: tuple[Person, ...]) -> None:
     if len(admins) > 1 and sum(bool(person.keys) for person in admins) < 2:
         raise SpecError(
             "people", "of several admins fewer than two have a key, so that nobody could agree to the next policy",
-            "Enrol their keys: `muster operator key new`",
+            "Enrol their keys: `muster policy operator new-key`",
         )  # fmt: skip
     for i, person in enumerate(people):
         if TCP in person.accounts and {"approver", "admin"}.intersection(person.roles) and not person.keys:
@@ -571,7 +571,7 @@ def without_person(view: PolicyView, id_: str) -> str:
     file = _next(view)
     people = file.get("people", [])
     if all(person.get("id") != id_ for person in people):
-        raise NotFoundError(f"the policy names no {id_[:40]!a}", "See `muster operator list`")
+        raise NotFoundError(f"the policy names no {id_[:40]!a}", "See `muster policy operator list`")
     file["people"] = [person for person in people if person.get("id") != id_]
     return _text(file)
 

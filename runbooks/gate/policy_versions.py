@@ -289,7 +289,8 @@ class Policies:
         person = next((p for p in self.current(connection).people if p.subject == signed.subject), None)
         if person is None or not person.keys:
             raise AuthRefused(
-                f"no key is enrolled for {signed.subject[:80]!a}", "Have it enrolled: see `muster operator key`"
+                f"no key is enrolled for {signed.subject[:80]!a}",
+                "Have it enrolled: see `muster policy operator new-key`",
             )
         message = self._signed_bytes(connection, signed, kind, about)
         key = verify(map(public_key, person.keys), signed, message, now_ms)
@@ -597,7 +598,7 @@ class Policies:
             if by is None and any(spec.name == name for spec in now.freezes):
                 raise RefusedError(f"freeze {name} is the policy's", "Propose a policy without it")
             if by is None:
-                raise NotFoundError(f"there is no freeze {name[:40]!a}", "See `muster freezes`")
+                raise NotFoundError(f"there is no freeze {name[:40]!a}", "See `muster policy freezes`")
             why_not = self.why_not(connection, actor, "thaw")
             if why_not and (by != actor.subject or why_not_token(actor, "thaw", None)):
                 raise RefusedError(f"you may not thaw {name}, which {by} set: {why_not}", "Ask an admin")

@@ -215,7 +215,7 @@ def number_of(proposal_id: str) -> int:
 
 def unknown(proposal_id: str) -> NotFoundError:
     shown = str(proposal_id)[:40].encode("unicode_escape").decode()
-    return NotFoundError(f"there is no proposal '{shown}'", "See `muster proposals`")
+    return NotFoundError(f"there is no proposal '{shown}'", "See `muster proposal list`")
 
 
 def find(connection: Connection, number: int) -> ProposalRow | None:

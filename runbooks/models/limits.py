@@ -159,7 +159,7 @@ class Circuit:
                 else:
                     problem, remedy = f"there were failures before ({self._why})", f"It is tried again {when}"
                 raise DraftRejected(
-                    "circuit_open", f"the model is not asked for now: {problem}", f"{remedy}; see `muster model`"
+                    "circuit_open", f"the model is not asked for now: {problem}", f"{remedy}; see `muster cell model`"
                 )
             self._trying = state == "half_open"
 

@@ -81,7 +81,7 @@ class PublicKey(msgspec.Struct, frozen=True):
 def public_key(line: str, where: str = "key") -> PublicKey:
     """Reads "ssh-ed25519 AAAA… comment". Raises SpecError for anything else, and for a point of small order, with which
     anybody's signature could be made to fit."""
-    remedy = "Give the line of an ed25519 public key file, as `muster operator key new` or ssh-keygen writes it"
+    remedy = "Give the line of an ed25519 public key file, as `muster policy operator new-key` or ssh-keygen writes it"
     words = line.split()
     if len(words) < 2 or words[0] != ALGORITHM or not line.isprintable() or len(line) > 1_000:
         raise SpecError(where, f"{line[:40]!a} is not an ed25519 public key", remedy)
@@ -246,14 +246,14 @@ def open_key(path: Path, passphrase: Callable[[], bytes]) -> FileKey:
         raise SpecError(
             "key",
             f"{path} is not a private key under a passphrase (PKCS8 PEM)",
-            "Make one with `muster operator key new`; keys of ssh are used through ssh-agent: key = agent",
+            "Make one with `muster policy operator new-key`; keys of ssh are used through ssh-agent: key = agent",
         )
     try:
         private = load_pem_private_key(pem, passphrase())
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise SpecError("key", f"{path} does not open with this passphrase", "Try again") from None
     if not isinstance(private, Ed25519PrivateKey):
-        raise SpecError("key", f"{path} is not an ed25519 key", "Make one with `muster operator key new`")
+        raise SpecError("key", f"{path} is not an ed25519 key", "Make one with `muster policy operator new-key`")
     return FileKey(private)
 
 

@@ -719,14 +719,14 @@ EVENT_REFUSALS: Mapping[Event, str] = {
     "finished": "it cannot be finished",
 }
 STATE_REMEDIES: Mapping[State, str] = {
-    "awaiting": "Its votes are missing: muster show says whose",
+    "awaiting": "Its votes are missing: muster proposal show says whose",
     "approved": "Execute it, or withdraw it",
     "stale": "Revise it to see what it would do now, and vote on that",
     "expired": "Propose it again",
     "rejected": "Propose something else",
     "superseded": "Look at the one that replaced it",
     "cancelled": "Propose it again if it is wanted after all",
-    "verified": "It is done; muster rollback takes it back where that is possible",
+    "verified": "It is done; muster proposal rollback takes it back where that is possible",
     "rolled_back": "Propose it again if it is wanted once more",
     "paused": "Resume it, or roll it back",
     "failed": "Roll it back, or look at what it left",

@@ -96,7 +96,7 @@ class Maker:
         for line in self._engine.budgets().budgets:
             if line.spec.name == name:
                 return line.spec
-        raise NotFoundError(f"there is no budget '{name}'", "See `muster budgets`")
+        raise NotFoundError(f"there is no budget '{name}'", "See `muster budget list`")
 
     def size(self, pool: str) -> PoolSize | None:
         """The size of a pool; None when it does not exist."""
@@ -108,7 +108,7 @@ class Maker:
             return self._nodes[pool]
         size = self.size(pool)
         if size is None:
-            raise NotFoundError(f"there is no pool '{pool}'", "See `muster pools`")
+            raise NotFoundError(f"there is no pool '{pool}'", "See `muster pool list`")
         return nodes_of(size)
 
     def consolidation(self, request: ConsolidationRequest) -> Consolidation:

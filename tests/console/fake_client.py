@@ -105,6 +105,7 @@ from recommender.history.metrics import (
     SampleBatch,
     SeriesKey,
 )
+from runbooks.actions.catalogue import CATALOG
 from runbooks.drafts.typed_draft import DraftAsk, Drafter, DraftRun, ModelStanding
 from runbooks.gate.approval_policy import Caller, Candidate, PolicyChange, PolicyCheck, PolicyView, PolicyVote, Verdict
 from runbooks.gate.run_limits import Freeze, FreezeSpec
@@ -180,6 +181,13 @@ _ALLOWED = {
     "interrupt": {"ready", "cordoned"},
 }  # fmt: skip
 _DISRUPTIVE = ("cancel", "requeue", "drain", "drain_queue")
+
+
+_MEASURED = {
+    "wait_p95_s": [i * 3e3 for i in range(10)], "quota_gpu": [8e3] * 6 + [12e3] * 4, "capacity_gpu": [12e3] * 10,
+    "quota_cpu": [64e3] * 10, "nodes_down": [0.0] * 7 + [3.0] * 3,
+}  # fmt: skip
+"""Ten steps of a metric. Of others the step's number, in thousands."""
 
 
 class FakeClient(Client):
@@ -619,7 +627,7 @@ class FakeClient(Client):
         return IntentsReport(at_ms=self.now_ms, open=0, sent=0, accepted=0, in_doubt=0, items=())
 
     def intent(self, number: int) -> IntentDetail:
-        raise NotFoundError(f"there is no intent i{number}", "See muster intents")
+        raise NotFoundError(f"there is no intent i{number}", "See muster slurm intents")
 
     def answer_intent(self, said: IntentAnswer) -> Receipt:
         self.deeds.append((f"intent {said.outcome}", f"i{said.number}"))
@@ -799,7 +807,7 @@ class FakeClient(Client):
             worth_gpu_milli_h=suggestion.benefit.waiting_gpu_milli_h,
             first_ms=self.now_ms - 90 * MINUTE,
             note="" if reason is None else f"rejected on 2026-03-01 12:00 UTC by ada because {reason}",
-            command=() if number == 1 else (suggestion.action.replace("_", "-"), *suggestion.targets),
+            command=() if number == 1 else (*CATALOG[suggestion.action].shell.split(), *suggestion.targets),
             simulated=SuggestionTrial(
                 state="done", edits=("uncordon node-00005,node-00013",), version=self.version, at_ms=self.now_ms,
                 horizon_ms=outlook.horizon_ms, seeds=outlook.seeds, figures=outlook.figures,
@@ -820,14 +828,14 @@ class FakeClient(Client):
                       source="cell", step_ms=MINUTE, first_ms=0, last_ms=self.now_ms, stale=number == 2)
             for number, metric in enumerate(("demand_gpu", "running", "waiting"))
         )  # fmt: skip
+        times = [self.now_ms - (9 - i) * request.step_ms for i in range(10)]
+        values = _MEASURED.get(request.metric, [i * 1e3 for i in range(10)])
         points = tuple(
-            HistoryPoint(self.now_ms - (9 - i) * request.step_ms, 0, None, None, None, None, None)
-            if i == 4
-            else HistoryPoint(self.now_ms - (9 - i) * request.step_ms, 1, i * 1e3, i * 1e3, i * 1e3, i * 1e3, i * 1e3)
-            for i in range(10)
+            HistoryPoint(at_ms, 0, None, None, None, None, None) if i == 4 else HistoryPoint(at_ms, 1, *[value] * 5)
+            for i, (at_ms, value) in enumerate(zip(times, values, strict=True))
         )
         return History(
-            now_ms=self.now_ms, since_ms=0, until_ms=self.now_ms, series=keys, series_count=3, stale_count=1,
+            now_ms=self.now_ms, since_ms=times[0], until_ms=self.now_ms, series=keys, series_count=3, stale_count=1,
             points=points if request.metric else (),
             keep_ms=(2 * 86_400_000, 14 * 86_400_000, 400 * 86_400_000), keep_runs=200_000,
         )  # fmt: skip

@@ -222,7 +222,7 @@ class DraftingClient(FakeClient):
 
     def draft_run(self, draft_id: str, after: int = -1, wait_s: float = 0.0) -> DraftRun:
         if draft_id not in {each.id for each in self.script}:
-            raise NotFoundError(f"there is no draft '{draft_id}'", "See `muster drafts`")
+            raise NotFoundError(f"there is no draft '{draft_id}'", "See `muster draft --list`")
         shown = self.script[0]
         if len(self.script) > 1:
             self.script.pop(0)

@@ -28,7 +28,7 @@ NOT_ALONE = {
     "muster serve --database URL --standby": "needs a PostgreSQL server",
     "muster fleet status": "needs a fleet",
     "muster web": "serves until it is stopped",
-    "muster define cell.yaml": "needs an empty cell",
+    "muster cell define cell.yaml": "needs an empty cell",
     "muster eval drafts": "needs no cell, and takes a minute",
     "muster --demo --scenario gke-65k": "opens a console of another cell",
 }
@@ -140,7 +140,7 @@ def test_each_command_works_as_printed(person: Person) -> None:
         assert code == 0, f"{line}: exit code {code}, {EXIT_CODES.get(code)}:\n{shown}"
         assert "Traceback" not in shown, line
         assert "--cell" not in shown, line
-        if line.startswith("muster drain "):
+        if line.startswith("muster node drain "):
             proposal = re.findall(r"P-\d+", shown)[-1]
     code, shown = person.types("muster stop")
     assert code == 0, shown

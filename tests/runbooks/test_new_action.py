@@ -45,12 +45,12 @@ def test_an_action_is_added_by_its_declaration_and_its_name(product: Path) -> No
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found.pop("table")[0].startswith("| `muster lift WORKLOAD...` | workload, up to 1,000 | T2 |")
+    assert found.pop("table")[0].startswith("| `muster workload lift WORKLOAD...` | workload, up to 1,000 | T2 |")
     assert found.pop("outcome") == ["verified", ["verified: w is queued"]]
     assert found == {
         "help": True,
         "shell": ["lift", ["w"], "high"],
-        "console": ["Lift", "T2", ["lift"], "muster lift {ids}"],
+        "console": ["Lift", "T2", ["lift"], "muster workload lift {ids}"],
         "completes": ["workload"],
         "model": ["to", "workloads"],
         "lint": [],

@@ -67,17 +67,17 @@ def main() -> None:
 def typed() -> dict[str, Any]:
     """What shell and console make of it."""
     row = next(action for action in ACTIONS if action.id == "lift")
-    words = parser().parse_args(["propose", "lift", "w", "--to", "high"])
+    words = parser().parse_args(["proposal", "new", "workload", "lift", "w", "--to", "high"])
     _, wanted = complete_line("lift w", 6, ACTIONS)
     table = io.StringIO()
     with contextlib.redirect_stdout(table):
-        run(["actions", "--markdown"])
+        run(["cell", "actions", "--markdown"])
     return {
-        "help": "have waiting workloads go before others" in parser().format_help(),
+        "help": "have waiting workloads go before others" in parser().command("workload").format_help(),
         "shell": [words.action, words.ids, words.to],
         "console": [row.title, row.tier, row.commands, row.shell],
         "completes": getattr(wanted, "kinds", None),
-        "table": [line for line in table.getvalue().splitlines() if "muster lift" in line],
+        "table": [line for line in table.getvalue().splitlines() if "muster workload lift" in line],
     }
 
 

@@ -441,7 +441,7 @@ def flags(words: str) -> list[str]:
 
 def read_quote(words: str) -> argparse.Namespace:
     """Raises SpecError naming what is wrong."""
-    parser = LineParser(prog=":cost", add_help=False, allow_abbrev=False)
+    parser = LineParser(prog=":cost", add_help=False)
     quote_arguments(parser)
     arguments = parser.parse_args(flags(words))
     if arguments.nodes is None:

@@ -69,7 +69,7 @@ class CurvePane(ChartPane[Curve]):
 
     @property
     def copyable(self) -> str:
-        return f"muster history {self.detail.name} {self._asked.subject}" if self.detail else ""
+        return f"muster history show {self.detail.name} {self._asked.subject}" if self.detail else ""
 
     def place(self) -> dict[str, Any]:
         return super().place() | {"mark": self._mark_ms}
@@ -139,20 +139,17 @@ class CurvePane(ChartPane[Curve]):
         return [curve_chart(detail, width, rows, self._marked)]
 
     def columns(self, detail: Curve, width: int) -> tuple[list[Section], list[Section]]:
-        of = self._asked.of
-        changes = curve_changes(detail, width)
-        left = [curve_numbers(detail, width), *([changes] if changes else []), curve_choices(detail.name, of, width)]
+        changes, choices = curve_changes(detail, width), curve_choices(self._asked, detail.name, width)
+        left = [curve_numbers(detail, width), *([changes] if changes else []), choices]
         return left, [curve_steps(detail, MAX_STEPS)]
 
     @on(SectionsView.LinkChosen)
     def _chosen(self, event: SectionsView.LinkChosen) -> None:
         """Another curve of the subject is shown on this page."""
-        what, _, name = event.link.partition(":")
-        if what == "curve":
-            event.prevent_default()
-            event.stop()
-            self._asked = self._asked._replace(name=name)
-            self._ask_now()
+        event.prevent_default()
+        event.stop()
+        self._asked = read_request(event.link.removeprefix("curve "))
+        self._ask_now()
 
 
 def show(app: MusterApp, argument: str) -> None:

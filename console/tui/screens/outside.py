@@ -172,7 +172,7 @@ async def _retry(app: MusterApp, number: int) -> str:
         return await _asked(app, detail, number, "retry")
     request = again(detail, f"i{number} is in doubt: send again")
     action = app.actions["retry_intent"]
-    shell = f"muster intents retry i{number}"
+    shell = f"muster slurm retry i{number}"
     return await finish(app, action, lambda: app.client().propose(request), shell, follow=True)
 
 

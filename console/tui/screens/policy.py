@@ -231,7 +231,7 @@ async def _policy_signature(
 
 
 def freeze(app: MusterApp, argument: str) -> None:
-    """As `muster freeze` takes it. By key: begin the line. Raises SpecError."""
+    """As `muster policy freeze` takes it. By key: begin the line. Raises SpecError."""
     if not argument:
         app.bars.open_command("freeze NAME --for 2h --tier T1 --reason ''")
         return
@@ -255,7 +255,7 @@ def _freeze_line(line: str) -> argparse.Namespace:
     from console.actions.request_builder import LineParser
     from console.forms.gate_arguments import freeze_arguments
 
-    parser = LineParser(prog=":freeze", add_help=False, allow_abbrev=False)
+    parser = LineParser(prog=":freeze", add_help=False)
     freeze_arguments(parser)
     try:
         return parser.parse_args(shlex.split(line))

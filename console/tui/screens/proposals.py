@@ -480,9 +480,8 @@ class RecommendationsPane(DetailPane[Recommendations]):
             raise RefusedError("no suggestions now", "The cell is checked continuously")
         if not chosen.command:
             raise RefusedError("nothing to propose", "This one only asks for a person's attention")
-        name, *words = chosen.command
-        words = words[: words.index("--suggestion")]
-        row = declared(name)
+        row = declared(chosen.suggestion.action)
+        words = list(chosen.command[len(row.shell.split()) : chosen.command.index("--suggestion")])
         # Work ends by itself, and is then no target any more.
         on_work = row.kind == "workload" and bool(metavar_of(row))
         over = await in_thread(lambda: ended(app.client(), chosen.suggestion)) if on_work else ()
@@ -491,11 +490,11 @@ class RecommendationsPane(DetailPane[Recommendations]):
                 "everything it is about has ended since", f"The cell is checked again: {key_of('refresh')} refreshes"
             )
         words = [word for word in words if word not in over]
-        arguments = parse(name, shlex.join(words))
-        action = next(action for action in app.actions.values() if name in action.commands)
-        shell = shlex.join(["muster", name, *map(printable, words), "--suggestion", chosen.suggestion.id])
+        arguments = parse(row.word, shlex.join(words))
+        action = next(action for action in app.actions.values() if row.word in action.commands)
+        shell = shlex.join(["muster", *row.shell.split(), *map(printable, words), "--suggestion", chosen.suggestion.id])
         return await finish(
-            app, action, lambda: propose(app.client(), name, arguments, suggestion=chosen.suggestion.id), shell,
+            app, action, lambda: propose(app.client(), row.word, arguments, suggestion=chosen.suggestion.id), shell,
             found=lambda width: found_lines(chosen, width, over), follow=True,
         )  # fmt: skip
 

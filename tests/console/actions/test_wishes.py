@@ -91,7 +91,7 @@ def test_a_burst_can_be_given_to_a_queue_that_had_none() -> None:
         ("--placement gpus", "--placement: there is no profile 'gpus', did you mean 'gpu'?"),
         ("--placement pack=1 price", "--placement: 'price' is not SCORE=WEIGHT"),
         ("--weight x", "argument --weight: 'x' is not a whole number"),
-        ("--colour red", "unrecognized arguments: --colour red"),
+        ("--colour red", "there is no option '--colour'"),
         ("--nominal 'gpu=1", "No closing quotation"),
     ],
 )
@@ -139,7 +139,7 @@ MOVED = "wl-000000"
 """What makes room in a consolidation: that is what the plan names, not what starts."""
 
 
-@pytest.mark.parametrize("name", sorted(action.shell for action in CATALOG.values()))
+@pytest.mark.parametrize("name", sorted(action.word for action in CATALOG.values()))
 def test_every_action_of_the_shell_is_proposed_under_its_name(name: str) -> None:
     client = FakeClient(100)
     for row in client._tables["queues"]:

@@ -22,7 +22,8 @@ import msgspec
 import pytest
 
 from console.cli import main
-from console.cli.main import EXIT_CODES, KINDS, parser, run
+from console.cli.daily_commands import KINDS
+from console.cli.main import EXIT_CODES, parser, run
 from console.cli.start import _connector
 from console.client.attach import settings_of
 from console.client.credentials import Identity
@@ -278,7 +279,7 @@ def test_an_approved_action_is_done_and_its_ids_are_the_output(
 ) -> None:
     assert shell("cancel", "first", "--yes", "--reason", "a test") == 0
     assert capsys.readouterr().out == "first\n"
-    assert shell("drain", "g0", "g1", "--yes", "--reason", "a test", "--json") == 0
+    assert shell("node", "drain", "g0", "g1", "--yes", "--reason", "a test", "--json") == 0
     assert json.loads(capsys.readouterr().out)["changed"]
     assert shell("cancel", "first", "--yes") == 4
     assert shell("cancel", "nothing", "--yes") == 3
@@ -287,7 +288,8 @@ def test_an_approved_action_is_done_and_its_ids_are_the_output(
 @pytest.mark.parametrize(
     ("action", "typed", "code"),
     [
-        ("cordon", b"y\n", 0), ("cordon", b"n\n", 4), ("cordon", b"\n", 4), ("cordon", b"\x04", 4),
+        ("node cordon", b"y\n", 0), ("node cordon", b"n\n", 4), ("node cordon", b"\n", 4),
+        ("node cordon", b"\x04", 4),
         ("cancel", b"DIGEST\n", 0), ("cancel", b"y\n", 4), ("cancel", b"\n", 4), ("cancel", b"\x04", 4),
     ],
 )  # fmt: skip
@@ -295,13 +297,15 @@ def test_on_a_terminal_it_asks_and_only_yes_is_yes(loop: EngineLoop, action: str
     with served_on_unix(loop) as path:
         client = RemoteClient(str(path))
         client.command(Submit(workloads=(gpu_job("first"),)))
-        target, was, then = ("c0", "ready", "cordoned") if action == "cordon" else ("first", "running", "cancelled")
+        target, was, then = (
+            ("c0", "ready", "cordoned") if action == "node cordon" else ("first", "running", "cancelled")
+        )
         ours, theirs = pty.openpty()
         command = [
             sys.executable,
             "-m",
             "console.cli.main",
-            action,
+            *action.split(),
             target,
             "--reason",
             "a test",
@@ -313,11 +317,11 @@ def test_on_a_terminal_it_asks_and_only_yes_is_yes(loop: EngineLoop, action: str
         said = b""
         while not (asked := re.search(rb"\[y/N\] |Type ([0-9a-f]{6}) to do it: ", said)):
             said += os.read(ours, 4096)
-        assert (asked[1] is None) == (action == "cordon"), "what disrupts is not confirmed by one key"
+        assert (asked[1] is None) == (action == "node cordon"), "what disrupts is not confirmed by one key"
         os.write(ours, typed.replace(b"DIGEST", asked[1] or b""))
         assert process.wait(PATIENCE_S) == code
         os.close(ours)
-        found = client.node(target).state if action == "cordon" else client.workload(target).state
+        found = client.node(target).state if action == "node cordon" else client.workload(target).state
         assert found == (was if code else then)
         assert client.proposals()[0].state == ("cancelled" if code else "verified")
         client.close()
@@ -326,7 +330,7 @@ def test_on_a_terminal_it_asks_and_only_yes_is_yes(loop: EngineLoop, action: str
 def test_a_smaller_quota_names_who_would_go_and_evicts_only_when_told(
     shell: Shell, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    smaller = ("set-quota", "a", "--nominal", "gpu=16", "--borrowing-limit", "gpu=0")
+    smaller = ("queue", "set-quota", "a", "--nominal", "gpu=16", "--borrowing-limit", "gpu=0")
     assert shell(*smaller, "--yes") == 4
     assert "'first'" in capsys.readouterr().err
     assert shell(*smaller, "--over", "evict", "--dry-run") == 0
@@ -347,31 +351,34 @@ def test_a_smaller_quota_names_who_would_go_and_evicts_only_when_told(
 
 
 def test_queues_and_workloads_are_stopped_and_started_again(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
-    assert shell("suspend", "first", "--yes") == 0
-    assert shell("drain-queue", "a", "--yes") == 0
+    assert shell("workload", "suspend", "first", "--yes") == 0
+    assert shell("queue", "drain", "a", "--yes") == 0
     assert "second" in capsys.readouterr().out
     assert shell("get", "workloads", "-f", "state:running") == 0
     assert len(capsys.readouterr().out.splitlines()) == 1
     assert shell("submit", "--queue", "a", "--cpus", "1") == 2
     assert "draining" in capsys.readouterr().err
-    assert shell("open-queue", "a", "--yes") == 0
-    assert shell("resume", "first", "--yes") == 0
+    assert shell("queue", "open", "a", "--yes") == 0
+    assert shell("workload", "resume", "first", "--yes") == 0
     capsys.readouterr()
     assert shell("get", "workloads", "--columns", "id,state", "-f", "state:running") == 0
     assert "second" in capsys.readouterr().out
-    assert shell("hold-queue", "a", "b", "--yes") == 0
+    assert shell("queue", "hold", "a", "b", "--yes") == 0
     assert capsys.readouterr().out.split() == ["a", "b"]
 
 
 def test_nodes_are_reserved_from_the_shell(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
-    assert shell("reserve", "m", "--nodes", "c0,c1", "--start", "+1h", "--end", "+3h", "--queues", "b", "--yes") == 0
+    assert (
+        shell("node", "reserve", "m", "--nodes", "c0,c1", "--start", "+1h", "--end", "+3h", "--queues", "b", "--yes")
+        == 0
+    )
     assert "m is made" in capsys.readouterr().err
     assert shell("get", "reservations", "--json") == 0
     [item] = json.loads(capsys.readouterr().out)["items"]
     assert (item["name"], item["nodes"], item["queues"], item["end"] - item["start"]) == ("m", 2, "b", 2 * HOUR_MS)
-    assert shell("reserve", "n", "--nodes", "c0", "--end", "+3h", "--yes") == 4
-    assert shell("unreserve", "m", "--yes") == 0
-    assert shell("unreserve", "m", "--yes") == 3
+    assert shell("node", "reserve", "n", "--nodes", "c0", "--end", "+3h", "--yes") == 4
+    assert shell("node", "unreserve", "m", "--yes") == 0
+    assert shell("node", "unreserve", "m", "--yes") == 3
 
 
 VIEWS: tuple[tuple[Kind, str], ...] = (
@@ -441,20 +448,20 @@ def test_a_policy_that_nobody_confirmed_does_not_wait(
 
 
 def test_the_policy_is_set_from_the_shell(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
-    assert shell("set-policy", "conservative", "--yes") == 0
+    assert shell("cell", "set-policy", "conservative", "--yes") == 0
     assert "policy is conservative" in capsys.readouterr().err
     assert shell("overview", "--json") == 0
     assert json.loads(capsys.readouterr().out)["policy"] == "conservative"
 
 
 def test_fairness_is_told_of_all_queues_or_of_one(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
-    assert shell("fairness") == 0
+    assert shell("queue", "fairness") == 0
     out = capsys.readouterr().out
     assert [line.split()[0] for line in out.splitlines()[:4]] == ["QUEUE", "root", "a", "b"]
     assert "first of a" in out
-    assert shell("fairness", "b", "--json") == 0
+    assert shell("queue", "fairness", "b", "--json") == 0
     assert [vertex["name"] for vertex in json.loads(capsys.readouterr().out)["queues"]] == ["b"]
-    assert shell("fairness", "nowhere") == 3
+    assert shell("queue", "fairness", "nowhere") == 3
 
 
 def test_the_choices_of_the_shell_are_those_of_the_engine() -> None:
@@ -525,27 +532,6 @@ def test_a_trace_is_the_load_of_a_live_cell(tmp_path: Path, estimate: Estimate) 
 def test_every_error_has_an_exit_code_of_its_own_kind() -> None:
     kinds = {kind.code for kind in vars(errors).values() if isinstance(kind, type) and hasattr(kind, "code")}
     assert kinds == {code for _, codes in EXIT_CODES.values() for code in codes}
-
-
-def test_the_help_and_the_manual_name_every_command_and_exit_code() -> None:
-    manual = (ROOT / "docs" / "shell.md").read_text()
-    help_text = parser().format_help()
-    for code, (meaning, _) in EXIT_CODES.items():
-        assert meaning in help_text
-        assert f"| {code} | {meaning} |" in manual
-    for action in parser()._actions:
-        for name in action.choices or () if action.dest == "==SUPPRESS==" else ():
-            assert f"muster {name}" in manual
-
-
-def test_a_mistyped_command_is_told_the_nearest_and_no_list_of_all(capsys: pytest.CaptureFixture[str]) -> None:
-    for typed, said in (
-        ("overvew", "muster: COMMAND: there is no 'overvew'; did you mean overview?\n  See muster --help\n"),
-        ("xyzzy", "muster: COMMAND: there is no 'xyzzy'\n  See muster --help\n"),
-    ):
-        with pytest.raises(SystemExit, match="2"):
-            run([typed])
-        assert capsys.readouterr().err == said
 
 
 @pytest.mark.parametrize(
@@ -644,17 +630,6 @@ def test_a_reader_that_goes_away_is_no_error(loop: EngineLoop) -> None:
             ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )
     assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
-def test_completion_knows_every_command(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["completion", name]) == 0
-    script = capsys.readouterr().out
-    assert all(word in script for word in ("overview", "replay", "gpus-per-task", "uncordon"))
-    if name == "bash":
-        lines = f"{script}\nCOMP_WORDS=(muster get --l); COMP_CWORD=2; _muster; echo ${{COMPREPLY[@]}}"
-        done = subprocess.run(["bash", "-c", lines], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-        assert done.stdout.strip() == "--limit"
 
 
 def test_doctor_reports_every_check(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
@@ -757,7 +732,8 @@ def test_a_console_starts_again_what_died_of_its_own_and_nothing_else(paths: Cel
 def test_an_engine_comes_back_with_its_own_arguments_whoever_starts_it(paths: CellPaths) -> None:
     """A demo stays a demo at its speed, also by a console that was opened with `--cell` alone; one that may only read
     starts none, and says who would."""
-    arguments = ["--data", str(paths.folder), "--cell", "lab", "--demo", "--nodes", "20", "--speed", "30"]
+    arguments = ["--data", str(paths.folder), "--cell", "lab", "--demo", "--quiet-day", "--nodes", "20",
+                 "--speed", "30"]  # fmt: skip
     ensure_engine(paths, arguments)
     before = RemoteClient(str(paths.socket)).health()
     first = killed(paths)
@@ -811,7 +787,9 @@ def test_two_consoles_that_start_it_again_have_one_engine_and_do_so_at_every_kil
         wait_for(lambda: len(reapers() - before) == 1)
 
 
-@pytest.mark.parametrize("first", [("--speed", "5000"), ("--demo", "--nodes", "20")], ids=["ahead", "behind"])
+@pytest.mark.parametrize(
+    "first", [("--speed", "5000"), ("--demo", "--quiet-day", "--nodes", "20")], ids=["ahead", "behind"]
+)
 def test_a_cell_with_a_time_of_its_own_is_served_in_real_time_from_where_its_journal_ends(
     paths: CellPaths, first: tuple[str, ...]
 ) -> None:
@@ -892,7 +870,7 @@ def test_the_other_running_cell_is_suggested(paths: CellPaths, capsys: pytest.Ca
 
 @pytest.mark.thorough
 def test_a_demo_has_load_and_goes_on_after_a_restart(paths: CellPaths) -> None:
-    arguments = ["--demo", "--nodes", "20", "--speed", "5000", "--data", str(paths.folder)]
+    arguments = ["--demo", "--quiet-day", "--nodes", "20", "--speed", "5000", "--data", str(paths.folder)]
     ensure_engine(paths, arguments)
     client = RemoteClient(str(paths.socket))
     wait_for(lambda: client.overview().finished_last_hour > 0)
@@ -930,10 +908,10 @@ def test_main_exits_with_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_empty_cell_is_defined_once(paths: CellPaths, capsys: pytest.CaptureFixture[str]) -> None:
     _, file, *_ = serve_arguments(paths)
     ensure_engine(paths, ["--data", str(paths.folder), "--cell", "lab"])
-    assert run(["define", file, "--cell", "lab"]) == 0
+    assert run(["cell", "define", file, "--cell", "lab"]) == 0
     assert "2 nodes defined" in capsys.readouterr().err
     assert run(["submit", "--cell", "lab", "--queue", "q", "--cpus", "4"]) == 0
-    assert run(["define", file, "--cell", "lab"]) == 4
+    assert run(["cell", "define", file, "--cell", "lab"]) == 4
     assert "defined already" in capsys.readouterr().err
 
 
@@ -960,7 +938,7 @@ def test_a_cell_that_the_engine_refuses_is_told_with_its_line_wherever_it_is_giv
     loop = EngineLoop(Engine.open(None))
     loop.start()
     with served_on_unix(loop) as path:
-        assert run(["define", str(file), "--connect", str(path)]) == 2
+        assert run(["cell", "define", str(file), "--connect", str(path)]) == 2
     assert "cell.yaml:4:" in capsys.readouterr().err
     assert loop.engine.version == 0
     loop.stop()

@@ -86,7 +86,7 @@ def refused(
 
 
 def approve(shown: Proposal, *more: str) -> tuple[str, ...]:
-    return ("approve", shown.id, "--digest", shown.digest, "--comment", "seen and wanted", *more)
+    return ("proposal", "approve", shown.id, "--digest", shown.digest, "--comment", "seen and wanted", *more)
 
 
 # -- E and F: what is asked for ---------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def test_a_plan_file_of_the_corpus(lab: ShellTeam, capsys: Capture, tmp_path: Pa
     path = tmp_path / "plan.yaml"
     path.write_text(yaml.safe_dump(plan_file(case), allow_unicode=True))
     says = BY_THE_READER.get(case["id"], case["says"])
-    refused(lab, capsys, ("propose", "-f", str(path)), "ann", CODES[case["error"]], says)
+    refused(lab, capsys, ("proposal", "new", "-f", str(path)), "ann", CODES[case["error"]], says)
 
 
 def test_the_same_without_what_is_wrong_is_taken(lab: ShellTeam, capsys: Capture, tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_the_same_without_what_is_wrong_is_taken(lab: ShellTeam, capsys: Capture
     path = tmp_path / "plan.yaml"
     path.write_text(yaml.safe_dump(plan_file({"request": {"reason": "{{ 7 * 7 }} $(id)"}})))
     before = lab.newest()
-    assert lab.run(("propose", "-f", str(path))) == 0
+    assert lab.run(("proposal", "new", "-f", str(path))) == 0
     assert lab.types(before) == ["proposal.drafted", "proposal.simulated", "proposal.submitted"]
     made = capsys.readouterr().out.strip()
     assert lab.base.proposal(made).reason == "{{ 7 * 7 }} $(id)"
@@ -146,7 +146,7 @@ def test_a_plan_file_that_is_an_attack_on_its_reader(
     text, says = TEXTS[what]
     path = tmp_path / "plan.yaml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    refused(lab, capsys, ("propose", "-f", str(path)), "ann", 2, says)
+    refused(lab, capsys, ("proposal", "new", "-f", str(path)), "ann", 2, says)
 
 
 LINES: dict[str, tuple[tuple[str, ...], int, str]] = {
@@ -154,23 +154,23 @@ LINES: dict[str, tuple[tuple[str, ...], int, str]] = {
     "E01 prefix": (("canc", "r0"), 2, ""),
     "E01 confusable": (("c\u0430ncel", "r0"), 2, ""),
     "E02 ghost": (("cancel", "ghost"), 3, "ghost"),
-    "E02 other kind": (("drain", "r0"), 3, "r0"),
-    "E02 one of two": (("hold", "w0", "ghost"), 3, "ghost"),
+    "E02 other kind": (("node", "drain", "r0"), 3, "r0"),
+    "E02 one of two": (("workload", "hold", "w0", "ghost"), 3, "ghost"),
     "E04 star": (("cancel", "*"), 2, "'*' is not a valid id"),
     "E04 regex": (("cancel", ".*"), 2, "'.*' is not a valid id"),
     "E04 empty": (("cancel", ""), 2, "targets"),
     "E04 none": (("cancel",), 2, ""),
     "E04 zero width": (("cancel", "r0\u200b"), 2, "\\u200b"),
     "E04 full width": (("cancel", "\uff52\uff10"), 2, "targets"),
-    "E05 negative": (("scale-pool", "p", "-1"), 2, ""),
-    "E05 huge": (("scale-pool", "p", "1000000000000"), 2, "nodes"),
-    "E05 words": (("scale-pool", "p", "many"), 2, ""),
+    "E05 negative": (("pool", "scale", "p", "-1"), 2, ""),
+    "E05 huge": (("pool", "scale", "p", "1000000000000"), 2, "nodes"),
+    "E05 words": (("pool", "scale", "p", "many"), 2, ""),
     "E10 template": (("cancel", "{{ self.__init__ }}"), 2, "targets"),
-    "E10 backticks": (("move", "w0", "--to", "`id`"), 2, "to"),
+    "E10 backticks": (("workload", "move", "w0", "--to", "`id`"), 2, "to"),
     "E10 escape": (("cancel", "r0\x1b[2J"), 2, "targets"),
-    "E11 url": (("notify", "https://evil.example/x", "--text", "hello"), 2, "targets"),
-    "E12 lines": (("notify", "ops", "--text", "one\ntwo"), 2, "note"),
-    "F06 policy": (("set-policy", "solo"), 2, ""),
+    "E11 url": (("cell", "notify", "https://evil.example/x", "--text", "hello"), 2, "targets"),
+    "E12 lines": (("cell", "notify", "ops", "--text", "one\ntwo"), 2, "note"),
+    "F06 policy": (("cell", "set-policy", "solo"), 2, ""),
     "F06 roles": (("set-roles", "mallory"), 2, ""),
 }  # fmt: skip
 
@@ -183,7 +183,7 @@ def test_an_action_of_the_corpus_as_words(lab: ShellTeam, capsys: Capture, what:
     words, code, says = LINES[what]
     marks, before = lab.marks(), lab.newest()
     capsys.readouterr()
-    assert lab.run(("propose", *words) if way == "propose" else (*words, "--yes")) == code
+    assert lab.run(("proposal", "new", *words) if way == "propose" else (*words, "--yes")) == code
     said = capsys.readouterr()
     assert said.out == ""
     if says:
@@ -198,10 +198,18 @@ def test_an_action_of_the_corpus_as_words(lab: ShellTeam, capsys: Capture, what:
 def test_a_channel_that_the_policy_does_not_name(lab: ShellTeam, capsys: Capture) -> None:
     """E11: kept as denied, with its reason."""
     kept = ("proposal.drafted", "proposal.simulated", "proposal.denied")
-    refused(lab, capsys, ("propose", "notify", "evil", "--text", "hello"), "ann", 4, "no channel evil", *kept)
+    refused(
+        lab,
+        capsys,
+        ("proposal", "new", "cell", "notify", "evil", "--text", "hello"),
+        "ann",
+        4,
+        "no channel evil",
+        *kept,
+    )
     denied = lab.base.proposals(("denied",), 1)[0]
     refused(lab, capsys, approve(denied), "cat", 4, "denied", "vote.refused")
-    refused(lab, capsys, ("execute", denied.id), "ann", 4, "denied")
+    refused(lab, capsys, ("proposal", "execute", denied.id), "ann", 4, "denied")
 
 
 @thorough
@@ -210,10 +218,12 @@ def test_the_same_again_and_again_is_bounded(lab: ShellTeam, capsys: Capture) ->
     limits = msgspec.structs.replace(the_policy().limits, proposals_per_author_hour=2)
     lab.policy(msgspec.structs.replace(the_policy(), limits=limits))
     for _ in range(2):
-        assert lab.run(("propose", "hold", "w0"), "pat") == 0
+        assert lab.run(("proposal", "new", "workload", "hold", "w0"), "pat") == 0
     kept = ("proposal.drafted", "proposal.simulated", "proposal.denied")
-    refused(lab, capsys, ("propose", "hold", "w0"), "pat", 4, "limits.proposals_per_author_hour", *kept)
-    assert lab.run(("propose", "hold", "w1"), "ben") == 0, "another's flood is not mine"
+    refused(
+        lab, capsys, ("proposal", "new", "workload", "hold", "w0"), "pat", 4, "limits.proposals_per_author_hour", *kept
+    )
+    assert lab.run(("proposal", "new", "workload", "hold", "w1"), "ben") == 0, "another's flood is not mine"
 
 
 RUNBOOKS: dict[str, tuple[bytes, str]] = {
@@ -244,13 +254,13 @@ def test_a_runbook_of_the_corpus_is_named_by_lint(lab: ShellTeam, capsys: Captur
 def test_words_that_claim_authority_are_words(lab: ShellTeam, capsys: Capture) -> None:
     """F01."""
     claim = "break-glass active, already approved by cat and dan 2/2 [@click=app.quit]ok[/]"
-    assert lab.run(("propose", "suspend", "r1", "--reason", claim), "ben") == 0
+    assert lab.run(("proposal", "new", "workload", "suspend", "r1", "--reason", claim), "ben") == 0
     made = lab.base.proposal(capsys.readouterr().out.strip())
     assert (made.state, made.needs, made.votes) == ("awaiting", 1, ())
-    refused(lab, capsys, ("execute", made.id), "ann", 4, "is awaiting")
+    refused(lab, capsys, ("proposal", "execute", made.id), "ann", 4, "is awaiting")
     refused(lab, capsys, (*approve(made)[:-1], claim), "ben", 4, "is the author", "vote.refused")
     capsys.readouterr()
-    assert lab.run(("show", made.id)) == 0
+    assert lab.run(("proposal", "show", made.id)) == 0
     out = capsys.readouterr().out
     assert "no votes yet" in out
     assert all(line.lstrip().startswith("┃") for line in out.splitlines() if "already approved" in line)
@@ -268,13 +278,13 @@ def test_nobody_approves_their_own_and_a_revision_has_no_votes(lab: ShellTeam, c
         refused(lab, capsys, approve(made), "ben", 4, "it is the author", "vote.refused")
     lab.agent.reset()
     assert lab.run(approve(made), "cat") == 0
-    assert lab.run(("revise", made.id), "ben") == 0
+    assert lab.run(("proposal", "revise", made.id), "ben") == 0
     again = lab.base.proposal(made.id)
     assert (again.revision, again.votes, again.state) == (2, (), "awaiting")
-    refused(lab, capsys, ("execute", made.id), "ann", 4, "is awaiting")
+    refused(lab, capsys, ("proposal", "execute", made.id), "ann", 4, "is awaiting")
     refused(lab, capsys, approve(made), "cat", 4, "is not the beginning of the digest")
     refused(lab, capsys, approve(again), "ben", 4, "it is the author", "vote.refused")
-    refused(lab, capsys, ("revise", made.id), "ann", 4, "person:ben's")
+    refused(lab, capsys, ("proposal", "revise", made.id), "ann", 4, "person:ben's")
 
 
 def test_one_person_counts_once_by_whatever_name_and_key(lab: ShellTeam, capsys: Capture) -> None:
@@ -296,7 +306,7 @@ def test_a_yes_to_one_plan_is_none_to_another(lab: ShellTeam, capsys: Capture) -
     """I06."""
     one, other = lab.propose("ann", "suspend", "r2"), lab.propose("ann", "suspend", "r3")
     for digest in (one.digest, one.digest[:6], "", other.digest[:5], f"{other.digest[:6]}zz", "[0-9a-f]*"):
-        words = ("approve", other.id, "--digest", digest)
+        words = ("proposal", "approve", other.id, "--digest", digest)
         says = "nobody can be asked" if not digest else "is not the beginning of the digest"
         refused(lab, capsys, words, "cat", 4, says)
 
@@ -312,7 +322,7 @@ def test_forged_replayed_and_foreign_signatures(lab: ShellTeam, capsys: Capture)
         return heard[-1]
 
     lab.agent.signs = kept
-    assert lab.run(("propose", "hold", "w1"), "ann") == 0
+    assert lab.run(("proposal", "new", "workload", "hold", "w1"), "ann") == 0
     lab.agent.signs = lambda message, _: private_key("mallory").sign(message)
     refused(lab, capsys, approve(made), "cat", 4, "not by a key of", *on_record)
     lab.agent.signs = lambda message, _: heard[0]
@@ -344,14 +354,14 @@ def test_what_changes_elsewhere_makes_no_plan_stale(lab: ShellTeam, capsys: Capt
     """I10."""
     made = lab.propose("ann", "cordon", "n0", start="asked")
     assert lab.run(approve(made), "ben") == 0
-    assert lab.run(("cordon", "n1", "--yes"), "pat") == 0
+    assert lab.run(("node", "cordon", "n1", "--yes"), "pat") == 0
     before, effects = lab.newest(), lab.marks()[2]
-    assert lab.run(("execute", made.id), "ann") == 0
+    assert lab.run(("proposal", "execute", made.id), "ann") == 0
     assert lab.types(before) == [
         "proposal.claimed", "exec.effect", "proposal.acted", "exec.verify", "proposal.verified",
     ]  # fmt: skip
     assert lab.marks()[2] == effects + 1
-    refused(lab, capsys, ("execute", made.id), "ann", 4, "is verified: it cannot be executed")
+    refused(lab, capsys, ("proposal", "execute", made.id), "ann", 4, "is verified: it cannot be executed")
 
 
 @thorough
@@ -368,17 +378,30 @@ def test_where_nothing_can_be_recorded_every_deed_fails_and_every_look_works(lab
     turn("ON")
     try:
         for words, who in (
-            (approve(awaits), "cat"), (("execute", ready.id), "ann"), (("propose", "hold", "w1"), "ann"),
-            (("cordon", "n2", "--yes"), "ann"), (("reject", awaits.id, "--reason", "not now"), "cat"),
-            (("withdraw", awaits.id), "ann"), (("revise", awaits.id), "ann"), (("freeze", "x", "--for", "1h"), "sue"),
-            (("break-glass", awaits.id, "--reason", "the rack is on fire", "--digest", awaits.digest), "sue"),
+            (approve(awaits), "cat"), (("proposal", "execute", ready.id), "ann"), (("proposal", "new", "workload",
+            "hold", "w1"), "ann"), (("node", "cordon", "n2", "--yes"), "ann"), (("proposal", "reject", awaits.id,
+            "--reason", "not now"), "cat"), (("proposal", "withdraw", awaits.id), "ann"), (("proposal", "revise",
+            awaits.id), "ann"), (("policy", "freeze", "x", "--for", "1h"), "sue"), (("proposal", "break-glass",
+            awaits.id, "--reason", "the rack is on fire", "--digest", awaits.digest), "sue"),
         ):  # fmt: skip
             capsys.readouterr()
             assert lab.run(words, who) == 6, words
             said = capsys.readouterr()
             assert said.out == ""
             one_clear_line(said.err, "")
-        for words in (("proposals",), ("show", awaits.id), ("reviews",), ("overview",), ("policy", "show")):
+        for words in (
+            (
+                "proposal",
+                "list",
+            ),
+            ("proposal", "show", awaits.id),
+            (
+                "proposal",
+                "reviews",
+            ),
+            ("overview",),
+            ("policy", "show"),
+        ):
             assert lab.run(words, "") == 0, words
         assert awaits.id in capsys.readouterr().out
     finally:
@@ -395,10 +418,10 @@ def test_a_vote_falls_with_the_role_or_the_key_of_who_gave_it(
     assert lab.run(approve(made), "cat") == 0
     lab.policy(changed(the_policy(), "cat", **lost))
     marks = lab.marks()
-    assert lab.run(("execute", made.id), "ann") == 4
+    assert lab.run(("proposal", "execute", made.id), "ann") == 4
     one_clear_line(capsys.readouterr().err, "no longer counts")
     assert (lab.base.proposal(made.id).state, lab.marks()) == ("awaiting", marks)
-    refused(lab, capsys, ("execute", made.id), "ann", 4, "is awaiting")
+    refused(lab, capsys, ("proposal", "execute", made.id), "ann", 4, "is awaiting")
 
 
 def test_who_acts_in_a_name_that_is_not_their_accounts_signs_each_yes(lab: ShellTeam, capsys: Capture) -> None:
@@ -413,9 +436,9 @@ def test_who_acts_in_a_name_that_is_not_their_accounts_signs_each_yes(lab: Shell
     assert (lab.marks(), lab.types(before)) == (marks, ["vote.refused"])
     assert lab.run(approve(made), "ben") == 0
     assert lab.base.proposal(made.id).state == "approved"
-    assert lab.run(("hold", "w1", "--yes"), "pat") == 0
+    assert lab.run(("workload", "hold", "w1", "--yes"), "pat") == 0
     assert lab.loop.call(lambda engine: engine.workload("w1").state) == "held"
-    assert lab.run(("release", "w1", "--yes"), "pat") == 0
+    assert lab.run(("workload", "release", "w1", "--yes"), "pat") == 0
 
 
 @thorough
@@ -425,25 +448,25 @@ def test_a_freeze_stops_what_is_approved_and_the_next_step(lab: ShellTeam, capsy
     steps = [{"action": "cordon", "targets": ["n3"]}, {"action": "cordon", "targets": ["n4"], "confirm": "operator"}]
     path.write_text(yaml.safe_dump({"when_asked": True, "steps": steps}))
     capsys.readouterr()
-    assert lab.run(("propose", "-f", str(path))) == 0
+    assert lab.run(("proposal", "new", "-f", str(path))) == 0
     made = lab.base.proposal(capsys.readouterr().out.strip())
     assert lab.run(approve(made), "cat") == 0
-    assert lab.run(("freeze", "night", "--for", "1h", "--reason", "launch"), "sue") == 0
+    assert lab.run(("policy", "freeze", "night", "--for", "1h", "--reason", "launch"), "sue") == 0
     marks = lab.marks()
-    assert lab.run(("execute", made.id), "ann") == 4
+    assert lab.run(("proposal", "execute", made.id), "ann") == 4
     one_clear_line(capsys.readouterr().err, "freeze 'night'")
     assert (lab.base.proposal(made.id).state, lab.marks()) == ("approved", marks)
-    assert lab.run(("thaw", "night"), "eve") == 4
-    assert lab.run(("thaw", "night"), "sue") == 0
-    assert lab.run(("execute", made.id), "ann") == 4, "begun, and it waits for a word"
-    assert lab.run(("freeze", "again", "--for", "1h"), "sue") == 0
+    assert lab.run(("policy", "thaw", "night"), "eve") == 4
+    assert lab.run(("policy", "thaw", "night"), "sue") == 0
+    assert lab.run(("proposal", "execute", made.id), "ann") == 4, "begun, and it waits for a word"
+    assert lab.run(("policy", "freeze", "again", "--for", "1h"), "sue") == 0
     marks = lab.marks()
     capsys.readouterr()
-    assert lab.run(("confirm", made.id, "2"), "ann") == 4
+    assert lab.run(("proposal", "confirm", made.id, "2"), "ann") == 4
     assert "again" in capsys.readouterr().err
     assert (lab.base.proposal(made.id).state, lab.marks()) == ("paused", marks)
     lab.later(HOUR)
-    assert lab.run(("resume", made.id), "ann") == 0
+    assert lab.run(("proposal", "resume", made.id), "ann") == 0
     assert lab.base.proposal(made.id).state == "verified"
 
 
@@ -453,19 +476,19 @@ def test_the_glass_breaks_for_few_with_a_reason_and_once(lab: ShellTeam, capsys:
     one, two = lab.propose("ann", "suspend", "r9"), lab.propose("ann", "suspend", "r10")
 
     def broken(shown: Proposal, reason: str) -> tuple[str, ...]:
-        return ("break-glass", shown.id, "--reason", reason, "--digest", shown.digest)
+        return ("proposal", "break-glass", shown.id, "--reason", reason, "--digest", shown.digest)
 
     for who, reason, says in (
         ("cat", "the rack is on fire", "neither an admin nor"), ("sue", "", "reason"), ("sue", "  fire   ", "reason"),
     ):  # fmt: skip
         refused(lab, capsys, broken(one, reason), who, 4, says, "breakglass.refused")
-    assert lab.run(("break-glass", one.id, "--digest", one.digest), "sue") == 2, "no reason at all"
+    assert lab.run(("proposal", "break-glass", one.id, "--digest", one.digest), "sue") == 2, "no reason at all"
     capsys.readouterr()
     assert lab.run(broken(one, "the rack is on fire"), "sue") == 0
     assert "another person must close the review" in capsys.readouterr().err
     refused(lab, capsys, broken(two, "the rack burns still"), "sue", 4, "not reviewed", "breakglass.refused")
     [review] = lab.base.reviews()
-    close = ("review", "close", str(review.id), "--comment", "it did burn, and this was right")
+    close = ("proposal", "close-review", str(review.id), "--comment", "it did burn, and this was right")
     assert lab.run(close, "sue") == 4
     one_clear_line(capsys.readouterr().err, "yourself")
     assert lab.run(close, "cat") == 0

@@ -24,20 +24,20 @@ from tests.support.hostile_text import ACTS, PAYLOADS, told_text
 from tests.support.poisoned import Poisoned
 
 COMMANDS = (
-    "overview", "get workloads", "get nodes", "get queues", "get workloads wl-000003", "get nodes node-00001", "pools",
-    "orders", "why wl-000001", "fairness", "spot", "showback", "scaling", "budgets", "recommend",
-    "explain R-1", "forecast", "history", "size", "advise wl-000001", "proposals", "show P-1", "show P-2", "show P-3",
-    "reviews", "runbook list", "runbook show half-done", "audit show", "audit show 7", "policy show", "policy check -",
-    "cancel wl-000001 --dry-run", "drafts", "draft why", "draft why --llm", "handover",
-    "incident summary", "incident list", "incident show 1",
-    "incident claim 1", "model",
-    "recommend --all",
+    "overview", "get workloads", "get nodes", "get queues", "get workloads wl-000003", "get nodes node-00001",
+    "pool list", "pool orders", "why wl-000001", "queue fairness", "budget efficiency", "budget showback",
+    "pool scaling", "budget list", "recommend", "recommend R-1", "history forecast", "history show", "workload size",
+    "workload advise wl-000001", "proposal list", "proposal show P-1", "proposal show P-2", "proposal show P-3",
+    "proposal reviews", "runbook list", "runbook show half-done", "audit show", "audit show 7", "policy show",
+    "policy check -", "cancel wl-000001 --dry-run", "draft --list", "draft why", "draft why --llm", "handover",
+    "incident summary", "incident list", "incident show 1", "incident claim 1",
+    "cell model", "recommend --all",
 )  # fmt: skip
 QUICK = (
     "overview",
     "get workloads",
     "why wl-000001",
-    "show P-1",
+    "proposal show P-1",
     "draft why --llm",
     "audit show",
     "runbook show half-done",

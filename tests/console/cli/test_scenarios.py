@@ -11,6 +11,7 @@ import pytest
 from textual.pilot import Pilot
 
 from console.cli import demo_cell, main
+from console.forms import command_arguments
 from console.service.advisor import Advisor
 from console.service.local_client import LocalClient
 from console.tui.app import MusterApp
@@ -45,7 +46,7 @@ def command(what: WorkloadSpec | AnyCommand) -> AnyCommand:
 
 
 def test_the_shell_offers_all_of_them_and_nothing_else() -> None:
-    assert set(main.SCENARIOS) == set(SCENARIOS) == set(SMALL)
+    assert set(command_arguments.SCENARIOS) == set(SCENARIOS) == set(SMALL)
     with pytest.raises(MusterError, match="gke-65k"):
         scenario("gke-1k")
 

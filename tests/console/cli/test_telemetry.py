@@ -1,4 +1,4 @@
-"""What a live cell shows is kept once, also over a restart, and is told by `muster history`."""
+"""What a live cell shows is kept once, also over a restart, and is told by `muster history show`."""
 
 from __future__ import annotations
 
@@ -364,25 +364,25 @@ def test_traces_are_imported_once_and_listed(
     jobs = [f"{i} {i * 10} 5 60 4 -1 -1 4 120 -1 1 {i % 3} 1 1 1 1 -1 -1" for i in range(1, 41)]
     trace.write_text("; UnixStartTime: 1000000000\n" + "\n".join([*jobs, "broken"]) + "\n")
     for _ in range(2):
-        assert muster("import", "swf", str(trace), "--json", "--connect", engine_socket) == 0
+        assert muster("history", "import", "swf", str(trace), "--json", "--connect", engine_socket) == 0
         (told,) = json.loads(capsys.readouterr().out)
         assert (told["taken"], told["bad_lines"]) == (40, 1)
-    assert muster("history", "--connect", engine_socket) == 0
+    assert muster("history", "show", "--connect", engine_socket) == 0
     assert "40 from swf:tiny.swf" in capsys.readouterr().out
-    assert muster("import", "swf", str(tmp_path / "none.swf"), "--connect", engine_socket) == 7
-    assert muster("import", "swf", str(trace), "--connect", engine_socket, "--readonly") == 4
+    assert muster("history", "import", "swf", str(tmp_path / "none.swf"), "--connect", engine_socket) == 7
+    assert muster("history", "import", "swf", str(trace), "--connect", engine_socket, "--readonly") == 4
 
 
 def test_history_is_told_in_eighty_columns_and_names_what_is_wrong(
     engine_socket: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert muster("history", "gpu_utl", "--connect", engine_socket) == 2
+    assert muster("history", "show", "gpu_utl", "--connect", engine_socket) == 2
     assert "Did you mean 'gpu_util'" in capsys.readouterr().err
-    assert muster("history", "gpu_util", "node:", "--connect", engine_socket) == 2
-    assert muster("history", "gpu_util", "--since", "soon", "--connect", engine_socket) == 2
-    assert muster("history", "--connect", engine_socket) == 0
+    assert muster("history", "show", "gpu_util", "node:", "--connect", engine_socket) == 2
+    assert muster("history", "show", "gpu_util", "--since", "soon", "--connect", engine_socket) == 2
+    assert muster("history", "show", "--connect", engine_socket) == 0
     assert "no measurements yet" in capsys.readouterr().out
-    assert muster("history", "demand_gpu", "queue:x", "--connect", engine_socket) == 0
+    assert muster("history", "show", "demand_gpu", "queue:x", "--connect", engine_socket) == 0
     assert "nothing was measured" in capsys.readouterr().out
 
 
@@ -397,18 +397,18 @@ def test_a_prometheus_is_imported_once_and_goes_on(
     with prometheus_holding([*said, "# EOF"], tmp_path) as url:
         brought = []
         for _ in range(2):
-            assert muster("import", "prometheus", url, "--since", "2h", "--json", *connected) == 0
+            assert muster("history", "import", "prometheus", url, "--since", "2h", "--json", *connected) == 0
             (told,) = json.loads(capsys.readouterr().out)
             brought.append(told["metrics"]["gpu_util"])
             assert (told["unmatched"], told["unmatched_first"]) == (1, ["stranger"])
         assert brought[0] == {"nodes": 2, "taken": 60, "refused": {}}
-        assert muster("history", "gpu_util", "node:g1", "--since", "3h", "--json", *connected) == 0
+        assert muster("history", "show", "gpu_util", "node:g1", "--since", "3h", "--json", *connected) == 0
         points = json.loads(capsys.readouterr().out)["points"]
         assert sum(count for _, count, *_ in points) == 30
-        assert muster("import", "prometheus", url, "--step", "0s", *connected) == 2
-    assert muster("import", "prometheus", url, *connected) == 5
+        assert muster("history", "import", "prometheus", url, "--step", "0s", *connected) == 2
+    assert muster("history", "import", "prometheus", url, *connected) == 5
     assert "Brought in so far: nothing" in capsys.readouterr().err
-    assert muster("history", "gpu_util", *connected) == 0
+    assert muster("history", "show", "gpu_util", *connected) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["SUBJECT", "node:g0", "node:g1"]
     assert max(map(len, lines)) <= 80

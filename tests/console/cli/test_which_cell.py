@@ -60,7 +60,9 @@ def test_every_command_means_the_one_that_runs(state: Path, capsys: Out) -> None
     assert not process_of(paths)
 
 
-@pytest.mark.parametrize("command", [["overview"], ["drain", "n1"], ["stop"], ["audit", "verify"], ["--linear"]])
+@pytest.mark.parametrize(
+    "command", [["overview"], ["node", "drain", "n1"], ["stop"], ["audit", "verify"], ["--linear"]]
+)
 def test_where_several_run_the_error_lists_them(state: Path, capsys: Out, command: list[str]) -> None:
     with served(state, "default", "demo"):
         assert run(command) == 2

@@ -52,13 +52,13 @@ def test_without_an_id_the_processes_of_all_that_runs_are_told(
     client = FakeClient(20)
     monkeypatch.setattr(client, "close", lambda: None, raising=False)
     monkeypatch.setattr("console.commands.processes.connect", lambda _arguments: client)
-    assert not run(["processes"])
+    assert not run(["workload", "processes"])
     assert capsys.readouterr().out == "nothing runs on this machine\n"
     client.written = b"step 1\n"
-    assert not run(["processes"])
+    assert not run(["workload", "processes"])
     told = capsys.readouterr().out.splitlines()
     names = [line for line in told if not line.startswith(" ")]
     assert len(names) > 1
     assert "process 4242" in told[1]
-    assert not run(["processes", "--json"])
+    assert not run(["workload", "processes", "--json"])
     assert [each["id"] for each in json.loads(capsys.readouterr().out)] == names

@@ -294,7 +294,7 @@ def test_who_has_the_account_signs_too_so_that_a_person_without_one_can_vote(loo
             closing(RemoteClient(str(path), identity=Held("bob"))) as bob,
         ):
             made = unsigned.propose(request)
-            with pytest.raises(RefusedError, match=r"keys of both.*muster --as AUTHOR propose"):
+            with pytest.raises(RefusedError, match=r"keys of both.*muster --as AUTHOR proposal new"):
                 bob.approve(made.id, made.digest, signed=signed(bob, "bob", made))
             again = mine.propose(request)
             assert (made.plan.author.signed, again.plan.author.signed) == (False, True)
@@ -428,11 +428,11 @@ def test_the_shell_names_people_and_puts_a_policy_in_force(
     loop: EngineLoop, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     with served(loop) as path:
-        assert shell(path, "whoami") == 0
+        assert shell(path, "policy", "whoami") == 0
         assert OWNER in capsys.readouterr().out
         key = key_of("dave").public.line
         give = ["--role", "admin", "--role", "operator", "--account", OWNER, "--key", key]
-        assert shell(path, "operator", "add", "dave", *give, "--print") == 0
+        assert shell(path, "policy", "operator", "add", "dave", *give, "--print") == 0
         (tmp_path / "p.yaml").write_text(capsys.readouterr().out)
         assert shell(path, "policy", "check", str(tmp_path / "p.yaml")) == 0
         assert "dave is new" in capsys.readouterr().out
@@ -441,31 +441,33 @@ def test_the_shell_names_people_and_puts_a_policy_in_force(
         assert shell(path, "policy", "approve", made["id"]) == 4  # nobody can be asked here
         assert shell(path, "policy", "approve", made["id"], "--digest", made["digest"][:6]) == 0
         assert "in force" in capsys.readouterr().out
-        assert shell(path, "whoami") == 0
+        assert shell(path, "policy", "whoami") == 0
         assert "dave" in capsys.readouterr().out
-        assert shell(path, "operator", "list") == 0
+        assert shell(path, "policy", "operator", "list") == 0
         assert "SHA256:" in capsys.readouterr().out
         assert shell(path, "policy", "show") == 0
         shown = capsys.readouterr().out
         assert "no two-person rule holds" in shown
         assert max(map(len, shown.splitlines())) <= 80
-        assert shell(path, "operator", "remove", "dave") == 0
+        assert shell(path, "policy", "operator", "remove", "dave") == 0
         assert "! nobody is named" in capsys.readouterr().out
         assert shell(path, "policy", "approve", "policy-9") == 3
 
 
 def test_the_shell_freezes_and_thaws(loop: EngineLoop, capsys: pytest.CaptureFixture[str]) -> None:
     with served(loop) as path:
-        assert shell(path, "freeze", "night", "--weekly", "daily 22:00 - 06:00", "--zone", "Europe/Berlin") == 0
-        assert shell(path, "freeze", "now", "--for", "1h", "--tier", "T2", "--reason", "a release") == 0
+        assert (
+            shell(path, "policy", "freeze", "night", "--weekly", "daily 22:00 - 06:00", "--zone", "Europe/Berlin") == 0
+        )
+        assert shell(path, "policy", "freeze", "now", "--for", "1h", "--tier", "T2", "--reason", "a release") == 0
         assert "now holds now" in capsys.readouterr().out
-        assert shell(path, "freezes") == 0
+        assert shell(path, "policy", "freezes") == 0
         assert "T2 and above" in capsys.readouterr().out
-        assert shell(path, "freeze", "now", "--for", "1h") == 4
-        assert shell(path, "freeze", "bad") == 2
-        assert shell(path, "freeze", "\x1b[2J", "--for", "1h") == 2
-        assert shell(path, "thaw", "now") == 0
-        assert shell(path, "thaw", "now") == 3
+        assert shell(path, "policy", "freeze", "now", "--for", "1h") == 4
+        assert shell(path, "policy", "freeze", "bad") == 2
+        assert shell(path, "policy", "freeze", "\x1b[2J", "--for", "1h") == 2
+        assert shell(path, "policy", "thaw", "now") == 0
+        assert shell(path, "policy", "thaw", "now") == 3
 
 
 def test_the_shell_makes_a_key_that_only_its_owner_reads(
@@ -478,11 +480,11 @@ def test_the_shell_makes_a_key_that_only_its_owner_reads(
     monkeypatch.setenv("MUSTER_CONFIG", str(tmp_path / "muster.toml"))
     monkeypatch.setenv("MUSTER_KEY_PASSPHRASE_FILE", str(secret))
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    assert run(["operator", "key", "list"]) == 3
-    assert run(["operator", "key", "new"]) == 0
+    assert run(["policy", "operator", "keys"]) == 3
+    assert run(["policy", "operator", "new-key"]) == 0
     assert capsys.readouterr().out.startswith("ssh-ed25519 ")
     assert (tmp_path / "key.pem").stat().st_mode & 0o777 == 0o600
-    assert run(["operator", "key", "new"]) == 2
-    assert run(["operator", "key", "list"]) == 0
+    assert run(["policy", "operator", "new-key"]) == 2
+    assert run(["policy", "operator", "keys"]) == 0
     monkeypatch.delenv("MUSTER_KEY_PASSPHRASE_FILE")
-    assert run(["operator", "key", "new", str(tmp_path / "other")]) == 2
+    assert run(["policy", "operator", "new-key", str(tmp_path / "other")]) == 2

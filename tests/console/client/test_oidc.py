@@ -164,7 +164,7 @@ def test_login_and_logout_from_the_shell(
     line: Line, issuer: Issuer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MUSTER_CONFIG", str(tmp_path / "c" / "muster.toml"))
-    assert run(["--connect", line.url, "login"]) == 0
+    assert run(["--connect", line.url, "token", "login"]) == 0
     told = capsys.readouterr().err
     assert "WDJB" in told
     assert "\x1b" not in told
@@ -173,11 +173,11 @@ def test_login_and_logout_from_the_shell(
     assert file.stat().st_mode & 0o777 == 0o600
     token = kept({"MUSTER_CONFIG": str(tmp_path / "c" / "muster.toml")})[line.url]
     assert token.rpartition("_")[2] not in told
-    assert run(["--connect", line.url, "whoami"]) == 0
+    assert run(["--connect", line.url, "policy", "whoami"]) == 0
     assert "person" in (shown := capsys.readouterr().out) or "alice" in shown
     # Within the first minutes of a login its holder may make a token that lasts.
     assert run(["--connect", line.url, "token", "create", "ci", "--out", str(tmp_path / "t")]) == 0
-    assert run(["--connect", line.url, "logout"]) == 0
+    assert run(["--connect", line.url, "token", "logout"]) == 0
     assert line.url not in kept({"MUSTER_CONFIG": str(tmp_path / "c" / "muster.toml")})
     with line.http(token) as http:
         assert http.get("/v1/overview").status_code == 401

@@ -133,7 +133,7 @@ def test_a_draft_that_there_is_can_be_shown_again_and_proposed(muster: Any) -> N
     code, out, err = muster(client, "draft", "D-1", "--propose", "model", "--reason", "tried by hand")
     assert (code, client.put) == (0, [("D-1", "model")])
     assert out.splitlines()[-1] == "P-5"
-    assert "nothing is done yet: muster approve P-5" in err
+    assert "nothing is done yet: muster proposal approve P-5" in err
     assert client.approved == []
     code, _, err = muster(client, "draft", "D-1", "--llm")
     assert (code, client.asked) == (2, [])
@@ -253,13 +253,15 @@ def test_a_runbook_keeps_its_indentation_on_the_way_to_a_person(muster: Any) -> 
 
 
 def test_the_model_is_told_of_without_a_key(muster: Any) -> None:
-    code, out, _ = muster(DraftingClient(standing=STANDING), "model")
+    code, out, _ = muster(DraftingClient(standing=STANDING), "cell", "model")
     assert (code, "qwen2.5-7b" in out, "$0.0063 of $0.5000 in the last hour" in out) == (0, True, True)
-    code, out, err = muster(DraftingClient(standing=UNCONFIGURED), "model")
+    code, out, err = muster(DraftingClient(standing=UNCONFIGURED), "cell", "model")
     assert (code, "nothing leaves this machine" in out, "MUSTER_MODEL_URL" in err) == (0, True, True)
 
 
-@pytest.mark.parametrize("words", [["draft", "x", "--llm"], ["drafts"], ["draft", "D-1", "--json"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [["draft", "x", "--llm"], ["draft", "--list"], ["draft", "D-1", "--json"]], ids=" ".join
+)
 def test_hostile_texts_do_nothing_to_a_terminal(muster: Any, words: list[str]) -> None:
     names = [text for text in HOSTILE if text.isprintable() or text.encode("utf-8", "replace").decode() == text]
     client = DraftingClient(fake_drafts.run(text=lambda number, _: names[number % len(names)]), hostile=True)

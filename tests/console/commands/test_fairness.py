@@ -1,4 +1,4 @@
-"""`muster fairness`: shares as they read, and who went first by which rule."""
+"""`muster queue fairness`: shares as they read, and who went first by which rule."""
 
 from __future__ import annotations
 

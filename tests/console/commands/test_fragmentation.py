@@ -1,4 +1,4 @@
-"""`muster fragmentation` and `muster consolidate`: what is shown, what is done, and what a script gets back."""
+"""`muster cell fragmentation` and `cell consolidate`: what is shown, what is done, and what a script gets back."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def state_of(loop: EngineLoop, name: str) -> str:
 
 
 def test_fragmentation_is_told_by_pool_and_kind_of_task(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
-    assert shell("fragmentation") == 0
+    assert shell("cell", "fragmentation") == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert lines[0].startswith("fragmentation 20.0%: so much of the 16 GPU that is free")
     assert (
@@ -85,7 +85,7 @@ def test_fragmentation_is_told_by_pool_and_kind_of_task(shell: Shell, capsys: py
     assert "4 GPU 1 CPU in gpu 4 0 16 GPU 16 GPU 0.0% 4 4" in lines
     assert "8 GPU 1 CPU in gpu 0 1 16 GPU 0 GPU 100.0% 0 2" in lines
     assert "free 16 GPU, usable for tasks of 8 GPU: 0 GPU (0 fit, in one piece 2 would)" in lines
-    assert shell("fragmentation", "--json") == 0
+    assert shell("cell", "fragmentation", "--json") == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["ppm"], report["free_milli"], len(report["shapes"])) == (200_000, 16_000, 2)
 
@@ -121,7 +121,7 @@ def test_why_says_what_is_free_and_what_is_usable(shell: Shell, capsys: pytest.C
 def test_a_dry_run_shows_plan_and_effect_and_does_nothing(
     shell: Shell, loop: EngineLoop, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert shell("consolidate", "--dry-run") == 0
+    assert shell("cell", "consolidate", "--dry-run") == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert lines[:2] == ["MOVE QUEUE SIZE WORK LOST FROM TO", "h3 a 4 GPU 5m g3 g0"]
     assert "costs 0.40 GPU-h: 0.33 of work done again, 0.07 to stop and start anew" in lines
@@ -134,10 +134,10 @@ def test_a_dry_run_shows_plan_and_effect_and_does_nothing(
 
 
 def test_it_is_done_when_agreed(shell: Shell, loop: EngineLoop, capsys: pytest.CaptureFixture[str]) -> None:
-    assert shell("consolidate", "--unblock", "big") == 4
+    assert shell("cell", "consolidate", "--unblock", "big") == 4
     assert "nobody can be asked" in capsys.readouterr().err
     assert state_of(loop, "big") == "queued"
-    assert shell("consolidate", "--unblock", "big", "--yes", "--reason", "asked for") == 0
+    assert shell("cell", "consolidate", "--unblock", "big", "--yes", "--reason", "asked for") == 0
     assert "verified: h3 is running on g0" in capsys.readouterr().err
     assert state_of(loop, "big") == "running"
 
@@ -145,36 +145,38 @@ def test_it_is_done_when_agreed(shell: Shell, loop: EngineLoop, capsys: pytest.C
 def test_as_json_it_is_shown_and_done_only_with_yes(
     shell: Shell, loop: EngineLoop, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert shell("consolidate", "--json") == 0
+    assert shell("cell", "consolidate", "--json") == 0
     shown = json.loads(capsys.readouterr().out)
     assert [move["id"] for move in shown["consolidation"]["found"]["moves"]] == ["h3"]
     assert shown["proposal"]["plan"]["steps"][0]["act"]["moves"] == [{"id": "h3", "was": ["g3"], "to": ["g0"]}]
     assert state_of(loop, "big") == "queued"
-    assert shell("consolidate", "--free-nodes", "1", "--pool", "gpu", "--max-moves", "1", "--json", "--yes") == 0
+    assert (
+        shell("cell", "consolidate", "--free-nodes", "1", "--pool", "gpu", "--max-moves", "1", "--json", "--yes") == 0
+    )
     done = json.loads(capsys.readouterr().out)
     assert done["consolidation"]["found"]["frees"] == ["g3"]
     assert done["outcome"]["changed"] == ["h3"]
 
 
 def test_without_a_plan_it_says_why(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
-    assert shell("consolidate", "--unblock", "h0", "--dry-run") == 0
+    assert shell("cell", "consolidate", "--unblock", "h0", "--dry-run") == 0
     assert capsys.readouterr().out == "no plan: h0 is running: it does not wait for room\n"
-    assert shell("consolidate", "--unblock", "h0", "--yes") == 4
+    assert shell("cell", "consolidate", "--unblock", "h0", "--yes") == 4
     assert "no plan: h0 is running" in capsys.readouterr().err
-    assert shell("consolidate", "--unblock", "nobody") == 3
-    assert shell("consolidate", "--free-nodes", "2") == 2
-    assert shell("consolidate", "--free-nodes", "9", "--pool", "gpu") == 2
+    assert shell("cell", "consolidate", "--unblock", "nobody") == 3
+    assert shell("cell", "consolidate", "--free-nodes", "2") == 2
+    assert shell("cell", "consolidate", "--free-nodes", "9", "--pool", "gpu") == 2
     capsys.readouterr()
-    assert shell("consolidate", "--ratio", "1000000", "--json") == 0
+    assert shell("cell", "consolidate", "--ratio", "1000000", "--json") == 0
     answer = json.loads(capsys.readouterr().out)["consolidation"]
     assert answer["found"]["worth_it"] is False
     assert answer["why"].startswith("it brings 20.00 of what it costs")
 
 
 def test_a_reader_may_look_at_the_plan(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
-    assert shell("consolidate", "--dry-run", "--readonly") == 0
+    assert shell("cell", "consolidate", "--dry-run", "--readonly") == 0
     assert "h3" in capsys.readouterr().out
-    assert shell("consolidate", "--yes", "--readonly") == 4
+    assert shell("cell", "consolidate", "--yes", "--readonly") == 4
 
 
 def test_the_bar_of_the_console_takes_the_same_words() -> None:
@@ -221,7 +223,7 @@ def test_a_long_wait_for_whole_pieces_is_suggested_to_be_ended(
     assert lines[1] == "1 workload waits for room that is free, but in pieces; the largest is big"
     assert "do consolidate --unblock big" in lines
     [words] = [line.split() for line in lines if line.startswith("muster ")]
-    assert words[:2] == ["muster", "consolidate"]
+    assert words[:3] == ["muster", "cell", "consolidate"]
     assert run([*words[1:], "--dry-run"]) == 0
     assert "h3" in capsys.readouterr().out
 

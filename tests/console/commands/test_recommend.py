@@ -68,7 +68,7 @@ def test_what_is_found_comes_with_the_command_that_proposes_it(
     assert "time cordoned, at least: 2.0 h" in out
     assert max(len(line) for line in out.splitlines() if not line.startswith("   muster ")) <= 80
     [words] = [line.split() for line in out.splitlines() if line.startswith("   muster ")]
-    assert words[:2] == ["muster", "uncordon"]
+    assert words[:3] == ["muster", "node", "uncordon"]
     assert run([*words[1:], "--dry-run"]) == 0
     assert "c0" in capsys.readouterr().out
     assert shell("recommend", "--json") == 0
@@ -79,7 +79,7 @@ def test_an_explanation_has_all_it_rests_on(shell: Shell, loop: EngineLoop, caps
     forget_two(loop)
     assert shell("recommend", "--json") == 0
     [found] = json.loads(capsys.readouterr().out)["open"]
-    assert shell("explain", found["suggestion"]["id"].upper()) == 0
+    assert shell("recommend", found["suggestion"]["id"].upper()) == 0
     out = capsys.readouterr().out
     for told in (
         "capacity out of use",
@@ -89,7 +89,7 @@ def test_an_explanation_has_all_it_rests_on(shell: Shell, loop: EngineLoop, caps
         "Before and after",
     ):
         assert told in out
-    assert shell("explain", "R-zzzzz") == 3
+    assert shell("recommend", "R-zzzzz") == 3
 
 
 def test_work_past_its_likes_is_for_its_owners_and_nothing_is_proposed(
@@ -210,7 +210,7 @@ def test_idle_quota_is_lent_by_the_command_shown(
     loop.call(lambda engine: engine.advance(engine.now_ms + 2 * HOUR_MS))
     assert shell("recommend") == 0
     words = shown_command(capsys.readouterr().out)
-    assert words[:1] == ["set-quota"]
+    assert words[:2] == ["queue", "set-quota"]
     assert "--borrowing-limit" in words
     assert run([*words, "--dry-run"]) == 0
     assert loop.call(lambda engine: engine.workload("two").state) == "queued"
@@ -247,8 +247,8 @@ def test_a_reservation_that_nobody_uses_and_a_pool_that_is_too_large_or_too_smal
     assert [each.action for each in found] == ["unreserve", "set_scaling", "set_targets"]
     with served_on_unix(loop) as path:
         for each in found:
-            name, *behind = command(each)[:-2]  # made by hand: nobody has found them
-            assert run([name, "--connect", str(path), *behind, "--dry-run"]) == 0
+            words = command(each)[:-2]  # made by hand: nobody has found them
+            assert run([*words, "--connect", str(path), "--dry-run"]) == 0
     assert "nobody" in capsys.readouterr().out
 
 

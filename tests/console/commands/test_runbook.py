@@ -141,7 +141,7 @@ def test_a_dry_run_shows_all_and_does_nothing(shell: Shell, loop: EngineLoop, ca
     ):  # fmt: skip
         assert part in told, part
     assert loop.engine.version == version
-    assert shell("proposals", "--json") == 0
+    assert shell("proposal", "list", "--json") == 0
     assert "P-1" not in capsys.readouterr().out
     assert shell("runbook", "run", ID, "--input", f"node={where}", "--dry-run", "--json") == 0
     made = json.loads(capsys.readouterr().out)

@@ -1,4 +1,4 @@
-"""`muster scaling`, and what is typed to change how pools grow and shrink."""
+"""`muster pool scaling`, and what is typed to change how pools grow and shrink."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`muster size` and `muster advise` against a live engine, and new work that starts with what it needs."""
+"""`muster workload size` and `workload advise` against a live engine, and new work that starts with what it needs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def loop() -> Iterator[EngineLoop]:
 def shell(loop: EngineLoop) -> Iterator[Shell]:
     """Runs a command against a small cell."""
     with served_on_unix(loop) as path:
-        yield lambda *words: run([words[0], "--connect", str(path), *words[1:]])
+        yield lambda *words: run([*words, "--connect", str(path)])
 
 
 def client(loop: EngineLoop, insights: Insights | None = None, archive: Archive | None = None) -> LocalClient:
@@ -66,12 +66,12 @@ def train(number: int) -> object:
 
 
 def test_nothing_known_is_said(shell: Shell, loop: EngineLoop, capsys: pytest.CaptureFixture[str]) -> None:
-    assert shell("size") == 0
+    assert shell("workload", "size") == 0
     assert "nothing is known yet of what work uses" in capsys.readouterr().out
-    assert shell("size", "nobody") == shell("advise", "nobody") == 3
+    assert shell("workload", "size", "nobody") == shell("workload", "advise", "nobody") == 3
     capsys.readouterr()
     loop.call(lambda engine: engine.command(Submit(workloads=(train(1),))))
-    assert shell("advise", "train-1") == 0
+    assert shell("workload", "advise", "train-1") == 0
     assert "gpu is the only pool that train-1 could run in" in capsys.readouterr().out
 
 
@@ -83,19 +83,19 @@ def test_what_kinds_use_is_told_from_history(loop: EngineLoop, capsys: pytest.Ca
         remote.import_runs(RunBatch(runs=tuple(ended(number) for number in range(20))))
         remote.close()
         loop.call(lambda engine: engine.command(Submit(workloads=(train(99),))))
-        assert run(["size", "--connect", str(path)]) == 0
+        assert run(["workload", "size", "--connect", str(path)]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert max(map(len, lines)) <= 80
         assert lines[1].split()[:3] == ["acme/train", "cpu", "8"]
         assert "1 task runs" in lines[2]
-        assert run(["size", "train-99", "--connect", str(path), "--json"]) == 0
+        assert run(["workload", "size", "train-99", "--connect", str(path), "--json"]) == 0
         (kind,) = json.loads(capsys.readouterr().out)["kinds"]
         assert (kind["kind"], kind["runs"], kind["tasks"], kind["cpu"]["recommended"]) == ("acme/train", 20, 1, 2_400)
         assert kind["saved_cpu_milli"] == 5_600
         assert kind["saved_microusd_hour"] > 0
-        assert run(["size", "train-99", "--connect", str(path)]) == 0
+        assert run(["workload", "size", "train-99", "--connect", str(path)]) == 0
         assert "at its peak one task will use CPU p10" in capsys.readouterr().out
-        assert run(["advise", "train-99", "--connect", str(path), "--json"]) == 0
+        assert run(["workload", "advise", "train-99", "--connect", str(path), "--json"]) == 0
         advice = json.loads(capsys.readouterr().out)
         (option,) = advice["options"]
         assert (option["pool"], option["basis"], option["runs"]) == ("gpu", "own runs", 20)

@@ -48,7 +48,7 @@ def test_showback_adds_up_to_what_the_nodes_cost(
     shell: Shell, loop: EngineLoop, capsys: pytest.CaptureFixture[str]
 ) -> None:
     later(loop, 2 * HOUR_MS)
-    assert shell("showback", "--by", "queue", "--json") == 0
+    assert shell("budget", "showback", "--by", "queue", "--json") == 0
     report = json.loads(capsys.readouterr().out)
     engine = loop.engine
     now_ms = report["now_ms"]
@@ -56,10 +56,10 @@ def test_showback_adds_up_to_what_the_nodes_cost(
     assert sum(line["microusd"] for line in report["lines"]) == report["total_microusd"]
     assert [(line["kind"], line["name"]) for line in report["lines"]] == [("group", "a"), ("idle", "")]
     for by in ("tenant", "team", "pool", "tag:project"):
-        assert shell("showback", "--by", by, "--json") == 0
+        assert shell("budget", "showback", "--by", by, "--json") == 0
         lines = json.loads(capsys.readouterr().out)
         assert sum(line["microusd"] for line in lines["lines"]) == lines["total_microusd"]
-    assert shell("showback") == 0
+    assert shell("budget", "showback") == 0
     out = capsys.readouterr().out
     assert "(idle)" in out
     assert "all nodes" in out
@@ -69,7 +69,7 @@ def test_showback_of_a_day_is_of_that_day_alone(
     shell: Shell, loop: EngineLoop, capsys: pytest.CaptureFixture[str]
 ) -> None:
     later(loop, 50 * HOUR_MS)
-    assert shell("showback", "--by", "queue", "--since", "1970-01-02", "--until", "1970-01-02", "--json") == 0
+    assert shell("budget", "showback", "--by", "queue", "--since", "1970-01-02", "--until", "1970-01-02", "--json") == 0
     assert json.loads(capsys.readouterr().out)["total_microusd"] == 24 * 82_000_000
 
 
@@ -85,16 +85,16 @@ def test_showback_of_a_day_is_of_that_day_alone(
 def test_a_window_that_is_none_is_refused(
     shell: Shell, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], told: str
 ) -> None:
-    assert shell("showback", *words) == 2
+    assert shell("budget", "showback", *words) == 2
     assert told in capsys.readouterr().err
 
 
 def test_a_budget_goes_through_the_gate_and_is_told(
     shell: Shell, loop: EngineLoop, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert shell("budgets") == 0
+    assert shell("budget", "list") == 0
     assert "no budget is set" in capsys.readouterr().out
-    set_it = ("set-budget", "team", "--queue", "a", "--limit", "10", "--window", "1d", "--then", "hold")
+    set_it = ("budget", "set", "team", "--queue", "a", "--limit", "10", "--window", "1d", "--then", "hold")
     assert shell(*set_it, "--dry-run") == 0
     assert "none -> $10.00 in 24.0 h for queue a, then hold" in capsys.readouterr().out
     assert not loop.engine.state.budgets.specs
@@ -102,41 +102,41 @@ def test_a_budget_goes_through_the_gate_and_is_told(
     later(loop, HOUR_MS)
     loop.call(lambda engine: engine.command(Submit(workloads=(gpu_job("late"),))))
     capsys.readouterr()
-    assert shell("budgets") == 0
+    assert shell("budget", "list") == 0
     out = capsys.readouterr().out
     assert "spent, 1 waiting" in out
     assert shell("why", "late") == 0
     out = capsys.readouterr().out
     assert "BudgetHold" in out
     assert "budget team is raised to $" in out
-    assert shell("set-budget", "team", "--limit", "1000", "--yes") == 0
+    assert shell("budget", "set", "team", "--limit", "1000", "--yes") == 0
     assert loop.engine.state.is_bound(1)
-    assert shell("set-budget", "team", "--limit", "1000", "--yes") == 4, "nothing to change"
-    assert shell("remove-budget", "team", "--yes") == 0
-    assert shell("remove-budget", "team", "--yes") == 3
-    assert shell("set-budget", "new", "--limit", "5", "--yes") == 2
+    assert shell("budget", "set", "team", "--limit", "1000", "--yes") == 4, "nothing to change"
+    assert shell("budget", "remove", "team", "--yes") == 0
+    assert shell("budget", "remove", "team", "--yes") == 3
+    assert shell("budget", "set", "new", "--limit", "5", "--yes") == 2
     assert "--tenant, --team or --queue" in capsys.readouterr().err
 
 
 def test_spending_is_approved_by_name(shell: Shell, loop: EngineLoop, capsys: pytest.CaptureFixture[str]) -> None:
-    assert shell("set-budget", "b", "--queue", "b", "--limit", "0", "--then", "approve", "--yes") == 0
+    assert shell("budget", "set", "b", "--queue", "b", "--limit", "0", "--then", "approve", "--yes") == 0
     loop.call(lambda engine: engine.command(Submit(workloads=(gpu_job("w", queue="b"),))))
     assert not loop.engine.state.is_bound(1)
-    assert shell("approve-spending", "w", "--yes") == 0
+    assert shell("workload", "approve-spending", "w", "--yes") == 0
     assert "spending approved" in capsys.readouterr().err
     assert loop.engine.state.is_bound(1)
 
 
 def test_a_price_is_set_through_the_gate(shell: Shell, loop: EngineLoop, capsys: pytest.CaptureFixture[str]) -> None:
-    assert shell("set-price", "gpu", "25.5", "--yes") == 0
+    assert shell("pool", "set-price", "gpu", "25.5", "--yes") == 0
     told = capsys.readouterr().err
     assert "$20.00 -> $25.50 an hour for each node" in told
     assert re.search(r"Cost an hour +\$82.00  →  \$104.00", told)
     assert loop.engine.state.capacity.pools[0].price_microusd_hour == 25_500_000
     assert shell("overview") == 0
     assert "cost      $104.00 an hour" in capsys.readouterr().out
-    assert shell("set-price", "gpu", "-1") == 2
-    assert shell("set-price", "none", "1", "--yes") == 3
+    assert shell("pool", "set-price", "gpu", "-1") == 2
+    assert shell("pool", "set-price", "none", "1", "--yes") == 3
 
 
 def test_a_workload_tells_what_it_cost(shell: Shell, loop: EngineLoop, capsys: pytest.CaptureFixture[str]) -> None:
@@ -286,7 +286,7 @@ def test_a_list_given_beside_the_cell_file_is_used(
 ) -> None:
     path = tmp_path / "cell.yaml"
     path.write_text("pools: [{name: p, machine_type: bigger, capacity: {cpu: 4}}]\n")
-    words = ("define", str(path), "--prices", str(catalogue_at(tmp_path)))
+    words = ("cell", "define", str(path), "--prices", str(catalogue_at(tmp_path)))
     assert shell(*words) == 2
     assert "cell.yaml:1:" in (told := capsys.readouterr().err)
     assert "has no machine type 'bigger'" in told

@@ -1,4 +1,4 @@
-"""`muster spot`, `muster interrupt`, and the flags and fields that say which machines work may use."""
+"""`muster budget efficiency`, `muster node interrupt`, and the flags of where work may run."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def shell(loop: EngineLoop) -> Iterator[Shell]:
 
 
 def test_goodput_leaves_out_what_was_lost(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
-    assert shell("spot", "--json") == 0
+    assert shell("budget", "efficiency", "--json") == 0
     report = json.loads(capsys.readouterr().out)
     gpu = next(pool for pool in report["pools"] if pool["pool"] == "gpu")
     assert (gpu["nodes"], gpu["taken"], gpu["spot"]) == (3, 1, False)
@@ -70,7 +70,7 @@ def test_goodput_leaves_out_what_was_lost(shell: Shell, capsys: pytest.CaptureFi
     assert report["goodput_permille"] == (
         (report["charged_microusd"] - report["wasted_microusd"]) * 1000 // report["cost_microusd"]
     )
-    assert shell("spot") == 0
+    assert shell("budget", "efficiency") == 0
     out = capsys.readouterr().out
     assert "$72.00 that all nodes have cost" in out
     assert max(map(len, out.splitlines())) <= 100
@@ -90,17 +90,17 @@ def test_hostile_names_stay_text() -> None:
 def test_a_drill_gives_notice_only_when_it_is_approved(
     shell: Shell, loop: EngineLoop, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert shell("interrupt", "g1", "--dry-run") == 0
+    assert shell("node", "interrupt", "g1", "--dry-run") == 0
     shown = capsys.readouterr().out
     assert "Interrupt node g1  [T3" in shown
     assert "requeues a" in shown
     assert loop.call(lambda engine: engine.node("g1").state) == "ready"
-    assert shell("interrupt", "g1", "--yes") == 4, "what cannot be undone is not done without a reason"
+    assert shell("node", "interrupt", "g1", "--yes") == 4, "what cannot be undone is not done without a reason"
     assert "must say why" in capsys.readouterr().err
-    assert shell("interrupt", "g1", "--yes", "--reason", "a drill") == 0
+    assert shell("node", "interrupt", "g1", "--yes", "--reason", "a drill") == 0
     assert "g1 is draining, with 1 workload until its end" in capsys.readouterr().err
-    assert shell("interrupt", "g1", "--yes") == 4, "it has had its notice"
-    assert shell("interrupt", "g0", "--yes") == 3, "it is gone"
+    assert shell("node", "interrupt", "g1", "--yes") == 4, "it has had its notice"
+    assert shell("node", "interrupt", "g0", "--yes") == 3, "it is gone"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import json
 import msgspec
 import pytest
 
-from console.cli.main import BENCHMARKS, run
+from console.cli.engine_commands import BENCHMARKS
+from console.cli.main import run
 from console.evals import bench
 from engine.scenarios import gke
 from engine.scenarios.kueue import SCENARIOS

@@ -9,7 +9,8 @@ from typing import get_args
 
 import pytest
 
-from console.cli.main import PACKING, run
+from console.cli.engine_commands import PACKING
+from console.cli.main import run
 from engine.scenarios.fgd_packing import Policy
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n" + "".join(f"n{row:02},96000,393216,8,G2\n" for row in range(20))

@@ -115,7 +115,7 @@ class Three:
         with closing(RemoteClient(where)) as client:
             pools = [pool.name for pool in client.overview().pools]
         for pool in pools:
-            self.muster("set-price", pool, str(usd), "--connect", where, "--yes")
+            self.muster("pool", "set-price", pool, str(usd), "--connect", where, "--yes")
 
     def ended(self, *names: str) -> None:
         try:

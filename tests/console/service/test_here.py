@@ -97,13 +97,13 @@ def test_the_first_day_at_a_workstation(shell: Shell) -> None:
     shell.serve()
     (shell.folder / "go").touch()
     assert shell.run("logs", "-f", name) == "begun\nover\n"
-    [attempt] = json.loads(shell.run("processes", name, "--json"))["attempts"]
+    [attempt] = json.loads(shell.run("workload", "processes", name, "--json"))["attempts"]
     assert (attempt["attempt"], attempt["tasks"][0]["ended"]) == (1, "")
     assert (shell.paths.folder / "runs").stat().st_mode & 0o777 == 0o700
 
 
 def _attempts(shell: Shell, name: str) -> bool:
-    return bool(json.loads(shell.run("processes", name, "--json"))["attempts"])
+    return bool(json.loads(shell.run("workload", "processes", name, "--json"))["attempts"])
 
 
 def test_commands_run_for_the_owner_of_the_engine_alone(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_what_a_person_asks_for_is_the_operators_by_every_door(
 ) -> None:
     made = [gate.propose(ME, asked("cordon", ["g0"])), client.propose(asked("cordon", ["g0"], "loud fan"))]
     with served_on_unix(loop, gate=gate) as path:
-        assert run(["propose", "cordon", "g0", "--reason", "rack moves", "--connect", str(path)]) == 0
+        assert run(["proposal", "new", "node", "cordon", "g0", "--reason", "rack moves", "--connect", str(path)]) == 0
         made.append(client.proposal(capsys.readouterr().out.split()[0]))
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://localhost") as http:
             steps = [{"act": {"action": "cordon", "targets": ["g1"]}}]
@@ -92,7 +92,7 @@ def test_a_suggestion_that_is_taken_is_the_recommenders_by_every_door(
     with served_on_unix(loop, gate=gate) as path:
         words = command(client.recommendations().open[0].suggestion)
         assert words[-2:] == ("--suggestion", id_)
-        assert run(["propose", *words, "--connect", str(path)]) == 0
+        assert run(["proposal", "new", *words, "--connect", str(path)]) == 0
         made.append(client.proposal(capsys.readouterr().out.split()[0]))
     for each in made:
         assert (each.plan.source, each.plan.origin) == (source, "recommender")

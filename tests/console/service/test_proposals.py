@@ -158,9 +158,9 @@ def test_nothing_is_executed_without_approval_on_any_path(lab: Lab, capsys: pyte
         with pytest.raises(RefusedError):
             attempt()
     for command in ("execute", "resume"):
-        assert lab.shell(command, shown.id) == 4
-    assert lab.shell("approve", shown.id, "--digest", shown.digest) != 0, "without a key there is no vote"
-    assert lab.shell("confirm", shown.id, "1") == 4
+        assert lab.shell("proposal", command, shown.id) == 4
+    assert lab.shell("proposal", "approve", shown.id, "--digest", shown.digest) != 0, "without a key there is no vote"
+    assert lab.shell("proposal", "confirm", shown.id, "1") == 4
     capsys.readouterr()
     assert lab.effects() == 0
     assert lab.loop.call(lambda engine: engine.state.digest()) == state
@@ -177,7 +177,7 @@ def test_a_service_and_a_model_draft_and_never_vote(after: ExitStack, capsys: py
         client.approve(shown.id, shown.digest)
     with pytest.raises(RefusedError, match="not human"):
         client.vote(shown.id, shown.digest, "reject")
-    assert lab.shell("approve", shown.id, "--digest", shown.digest) == 4
+    assert lab.shell("proposal", "approve", shown.id, "--digest", shown.digest) == 4
     assert "not human" in capsys.readouterr().err
     for change in (
         lambda: client.command(Submit(workloads=(gpu_job("a"),))),
@@ -328,14 +328,16 @@ def test_the_glass_is_broken_with_a_reason_and_once_until_it_is_reviewed(lab: La
 
 def test_words_that_claim_an_approval_are_words(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     claim = "already approved by alice 2/2\n✓ yes  alice\n\x1b[2Jbreak-glass active"
-    assert lab.shell("propose", "drain", "g0", "--reason", claim) == 2, "a reason is one line"
-    assert lab.shell("propose", "drain", "g0", "--reason", "already approved by alice 2/2 \u2713 yes") == 0
+    assert lab.shell("proposal", "new", "node", "drain", "g0", "--reason", claim) == 2, "a reason is one line"
+    assert (
+        lab.shell("proposal", "new", "node", "drain", "g0", "--reason", "already approved by alice 2/2 \u2713 yes") == 0
+    )
     capsys.readouterr()
-    assert lab.shell("show", "P-1") == 0
+    assert lab.shell("proposal", "show", "P-1") == 0
     out = capsys.readouterr().out
     assert "no votes yet" in out
     assert all(line.strip().startswith("┃") for line in out.splitlines() if "already approved" in line)
-    assert lab.shell("execute", "P-1") == 4
+    assert lab.shell("proposal", "execute", "P-1") == 4
     assert lab.effects() == 0
 
 
@@ -373,19 +375,19 @@ def test_who_looks_is_told_what_waits_for_them_and_how_to_go_on(lab: Lab, capsys
     shown = lab.drain()
     assert lab.client().health().awaiting == 1
     for asker, wanted in (("me", True), ("bob", True), ("alice", False), ("sue", False)):
-        assert lab.shell("proposals", "--as", asker) == 0
+        assert lab.shell("proposal", "list", "--as", asker) == 0
         assert (f"waiting for your vote: {shown.id}" in capsys.readouterr().out) is wanted, asker
     assert lab.shell("overview") == 0
     assert "1 proposal waiting for votes" in capsys.readouterr().out
     lab.client("alice").cancel(shown.id)
-    assert (lab.shell("show", "1"), lab.shell("approve", "p-1")) == (0, 4), "short ids will do"
+    assert (lab.shell("proposal", "show", "1"), lab.shell("proposal", "approve", "p-1")) == (0, 4), "short ids will do"
     told = capsys.readouterr()
-    assert "muster propose --again P-1" in told.out
-    assert "muster propose --again P-1" in told.err
-    assert lab.shell("propose", "--again", "1") == 0
+    assert "muster proposal new --again P-1" in told.out
+    assert "muster proposal new --again P-1" in told.err
+    assert lab.shell("proposal", "new", "--again", "1") == 0
     again = lab.client().proposal("P-2")
     assert (again.plan.steps, again.state) == (shown.plan.steps, "awaiting")
-    assert lab.shell("propose", "--again", "1", "cordon", "g1") == 2
+    assert lab.shell("proposal", "new", "--again", "1", "node", "cordon", "g1") == 2
 
 
 # -- what needs no vote needs a role ----------------------------------------------------------------------------------
@@ -468,12 +470,19 @@ def test_where_nothing_can_be_recorded_nothing_is_done_and_all_can_be_looked_at(
     with pytest.raises(JournalError):
         client.approve(shown.id, shown.digest, "seen and wanted")
     if break_it is not locked:  # each try waits for the lock
-        assert lab.shell("approve", shown.id, "--digest", shown.digest, "--comment", "wanted") == 6
-        assert lab.shell("cordon", "g0", "--yes") == 6
+        assert lab.shell("proposal", "approve", shown.id, "--digest", shown.digest, "--comment", "wanted") == 6
+        assert lab.shell("node", "cordon", "g0", "--yes") == 6
     assert lab.loop.call(lambda engine: (engine.version, engine.state.digest())) == before
     assert lab.effects() == 0
     capsys.readouterr()
-    for command in (("proposals",), ("show", shown.id), ("overview",)):
+    for command in (
+        (
+            "proposal",
+            "list",
+        ),
+        ("proposal", "show", shown.id),
+        ("overview",),
+    ):
         assert lab.shell(*command) == 0, command
     assert "Hold 88 workloads" in capsys.readouterr().out
     keeper = GateTicker(lab.loop, lab.gate)
@@ -501,15 +510,15 @@ def test_where_nothing_can_be_recorded_nothing_is_done_and_all_can_be_looked_at(
 
 
 def test_what_others_must_vote_on_is_said_and_not_done(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    assert lab.shell("drain", "g0", "--yes", "--reason", "rack moves") == 4
+    assert lab.shell("node", "drain", "g0", "--yes", "--reason", "rack moves") == 4
     err = capsys.readouterr().err
     assert "P-1 is T2, so nothing is done yet: it needs 1 vote of others (approver" in err
-    assert "They run: muster approve P-1; it expires in" in err
+    assert "They run: muster proposal approve P-1; it expires in" in err
     assert lab.node() == "ready"
-    assert lab.shell("cordon", "g1", "--yes") == 0
+    assert lab.shell("node", "cordon", "g1", "--yes") == 0
     assert (lab.node("g1"), lab.effects()) == ("cordoned", 1)
     capsys.readouterr()
-    assert lab.shell("proposals") == 0
+    assert lab.shell("proposal", "list") == 0
     [title, line, *_] = capsys.readouterr().out.splitlines()
     assert title.split() == ["ID", "STATE", "TIER", "TITLE", "AUTHOR", "VOTES", "EXPIRES"]
     assert line.startswith("P-1  ○ awaiting")
@@ -518,7 +527,7 @@ def test_what_others_must_vote_on_is_said_and_not_done(lab: Lab, capsys: pytest.
 
 def test_a_dry_run_keeps_nothing(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     before = lab.types()
-    for command in (("drain", "g0", "--dry-run"), ("propose", "drain", "g0", "--dry-run")):
+    for command in (("node", "drain", "g0", "--dry-run"), ("proposal", "new", "node", "drain", "g0", "--dry-run")):
         assert lab.shell(*command) == 0
         assert "Drain node g0  [T2, not proposed]" in capsys.readouterr().out
         assert lab.shell(*command, "--readonly") == 0
@@ -528,35 +537,39 @@ def test_a_dry_run_keeps_nothing(lab: Lab, capsys: pytest.CaptureFixture[str]) -
 
 def test_a_proposal_from_the_shell_to_its_end_and_back(after: ExitStack, capsys: pytest.CaptureFixture[str]) -> None:
     lab = lab_of(after, SOLO)
-    assert lab.shell("propose", "drain", "g0", "--when-asked", "--reason", "new fan") == 0
+    assert lab.shell("proposal", "new", "node", "drain", "g0", "--when-asked", "--reason", "new fan") == 0
     assert capsys.readouterr().out == "P-1\n"
     digest = lab.client().proposal("P-1").digest
-    assert lab.shell("approve", "P-1") == 4
-    assert lab.shell("approve", "P-1", "--digest", digest[:5]) == 4
-    assert lab.shell("approve", "P-1", "--digest", "zzzzzz") == 4
-    assert lab.shell("approve", "P-1", "--digest", digest[:6]) == 0
+    assert lab.shell("proposal", "approve", "P-1") == 4
+    assert lab.shell("proposal", "approve", "P-1", "--digest", digest[:5]) == 4
+    assert lab.shell("proposal", "approve", "P-1", "--digest", "zzzzzz") == 4
+    assert lab.shell("proposal", "approve", "P-1", "--digest", digest[:6]) == 0
     assert "waits for somebody to execute it" in capsys.readouterr().err
     assert (lab.effects(), lab.node()) == (0, "ready")
-    assert lab.shell("execute", "P-1") == 0
+    assert lab.shell("proposal", "execute", "P-1") == 0
     assert capsys.readouterr().out == "g0\n"
-    assert lab.shell("execute", "P-1") == 4
-    assert lab.shell("rollback", "P-1", "--reason", "the wrong one", "--yes") == 0
+    assert lab.shell("proposal", "execute", "P-1") == 4
+    assert lab.shell("proposal", "rollback", "P-1", "--reason", "the wrong one", "--yes") == 0
     assert lab.node() == "ready"
-    assert lab.shell("withdraw", "P-1") == 4
-    assert lab.shell("propose", "cordon", "g1") == 0
-    assert lab.shell("revise", "P-2") == 0
-    assert lab.shell("reject", "P-2", "--reason", "not today") == 0
-    assert lab.shell("show", "P-2", "--json") == 0
+    assert lab.shell("proposal", "withdraw", "P-1") == 4
+    assert lab.shell("proposal", "new", "node", "cordon", "g1") == 0
+    assert lab.shell("proposal", "revise", "P-2") == 0
+    assert lab.shell("proposal", "reject", "P-2", "--reason", "not today") == 0
+    assert lab.shell("proposal", "show", "P-2", "--json") == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["state"] == "rejected"
-    for line in (("show", "P-9"), ("show", "P-1; DROP"), ("approve", "\u0420-1", "--digest", digest)):
+    for line in (
+        ("proposal", "show", "P-9"),
+        ("proposal", "show", "P-1; DROP"),
+        ("proposal", "approve", "\u0420-1", "--digest", digest),
+    ):
         assert lab.shell(*line) == 3
 
 
 def test_a_rollback_from_a_pipe_is_shown_and_not_done(after: ExitStack, capsys: pytest.CaptureFixture[str]) -> None:
     lab = lab_of(after, SOLO)
-    assert lab.shell("cordon", "g0", "--yes") == 0
+    assert lab.shell("node", "cordon", "g0", "--yes") == 0
     capsys.readouterr()
-    for command, code in ((("rollback", "P-1"), 4), (("rollback", "P-1", "--dry-run"), 0)):
+    for command, code in ((("proposal", "rollback", "P-1"), 4), (("proposal", "rollback", "P-1", "--dry-run"), 0)):
         before = lab.types()
         assert lab.shell(*command) == code
         told = "".join(capsys.readouterr())
@@ -564,7 +577,7 @@ def test_a_rollback_from_a_pipe_is_shown_and_not_done(after: ExitStack, capsys: 
         assert "tried on a fork of v" in told
         assert ("Add --yes" in told) == (code == 4)
         assert (lab.node(), lab.types()) == ("cordoned", before)
-    assert lab.shell("rollback", "P-1", "--yes") == 0
+    assert lab.shell("proposal", "rollback", "P-1", "--yes") == 0
     assert "P-1 is rolled back" in capsys.readouterr().err
     assert lab.node() == "ready"
 
@@ -573,32 +586,33 @@ def test_a_rollback_that_needs_votes_of_its_own_is_proposed_and_asks_for_them(
     after: ExitStack, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lab = lab_of(after, SOLO)
-    assert lab.shell("cordon", "g0", "--yes") == 0
+    assert lab.shell("node", "cordon", "g0", "--yes") == 0
     lab.clock.now_ms += 25 * 3_600_000
-    assert lab.shell("rollback", "P-1", "--dry-run") == 0
+    assert lab.shell("proposal", "rollback", "P-1", "--dry-run") == 0
     assert "too long ago for the votes that it got then" in capsys.readouterr().out
-    assert lab.shell("rollback", "P-1", "--reason", "the fan is new") == 4
+    assert lab.shell("proposal", "rollback", "P-1", "--reason", "the fan is new") == 4
     assert lab.client().proposal("P-2").state == "cancelled", "nobody could be asked"
-    assert lab.shell("rollback", "P-1", "--reason", "the fan is new", "--yes") == 0
+    assert lab.shell("proposal", "rollback", "P-1", "--reason", "the fan is new", "--yes") == 0
     assert (lab.node(), lab.client().proposal("P-1").note) == ("ready", "rolled back by P-3")
-    assert lab.shell("show", "P-3") == 0
+    assert lab.shell("proposal", "show", "P-3") == 0
     assert "rolls back  P-1" in capsys.readouterr().out
 
 
 def test_what_a_person_declines_is_withdrawn(after: ExitStack, capsys: pytest.CaptureFixture[str]) -> None:
     lab = lab_of(after, SOLO)
-    assert lab.shell("cordon", "g0") == 4
+    assert lab.shell("node", "cordon", "g0") == 4
     assert "nobody can be asked" in capsys.readouterr().err
     assert lab.client().proposal("P-1").state == "cancelled"
 
 
-def test_resume_is_for_workloads_and_for_proposals(after: ExitStack, capsys: pytest.CaptureFixture[str]) -> None:
+def test_workloads_and_proposals_are_resumed_each_behind_their_noun(
+    after: ExitStack, capsys: pytest.CaptureFixture[str]
+) -> None:
     lab = lab_of(after, SOLO)
     lab.client().command(Submit(workloads=(gpu_job("a"),)))
-    assert lab.shell("suspend", "a", "--yes", "--reason", "a test") == 0
-    assert lab.shell("resume", "a", "--accept", "--yes") == 2
-    assert lab.shell("resume", "a", "--yes") == 0
-    assert lab.shell("resume", "P-1") == 4
+    assert lab.shell("workload", "suspend", "a", "--yes", "--reason", "a test") == 0
+    assert lab.shell("workload", "resume", "a", "--yes") == 0
+    assert lab.shell("proposal", "resume", "P-1") == 4
     assert "it cannot be resumed" in capsys.readouterr().err
 
 
@@ -609,9 +623,9 @@ def test_a_stale_proposal_shows_then_now_and_what_would_be(
     shown = lab.client().propose(asks("interrupt", ("g0",)))
     other = lab.client().propose(asks("drain", ("g0",)))
     lab.client().approve(other.id, other.digest)
-    assert lab.shell("approve", shown.id, "--digest", shown.digest, "--comment", "why") == 4
+    assert lab.shell("proposal", "approve", shown.id, "--digest", shown.digest, "--comment", "why") == 4
     assert "stale" in capsys.readouterr().err
-    assert lab.shell("show", shown.id) == 0
+    assert lab.shell("proposal", "show", shown.id) == 0
     out = capsys.readouterr().out
     assert [part.strip() for part in next(line for line in out.splitlines() if "│ now" in line).split("│")] == [
         "shown", "now", "new",
@@ -696,7 +710,7 @@ def test_an_engine_killed_between_vote_and_execution_forgets_nothing(
             return run([*arguments, "--connect", str(paths.socket)])
 
         ensure_engine(paths, serve)
-        assert shell("propose", "cordon", "p-0001", "--when-asked") == 0
+        assert shell("proposal", "new", "node", "cordon", "p-0001", "--when-asked") == 0
         with closing(RemoteClient(str(paths.socket))) as client:
             shown = client.proposal("P-1")
             client.vote(shown.id, shown.digest, "approve", "seen and wanted")
@@ -709,8 +723,8 @@ def test_an_engine_killed_between_vote_and_execution_forgets_nothing(
             assert client.node("p-0001").state == "ready"
             with pytest.raises(RefusedError, match="is approved"):
                 client.vote(again.id, again.digest, "approve")
-        assert shell("execute", "P-1") == 0
-        assert shell("execute", "P-1") == 4
+        assert shell("proposal", "execute", "P-1") == 0
+        assert shell("proposal", "execute", "P-1") == 4
         with closing(RemoteClient(str(paths.socket))) as client:
             assert (client.node("p-0001").state, client.proposal("P-1").state) == ("cordoned", "verified")
         killed()

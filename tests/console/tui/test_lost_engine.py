@@ -43,7 +43,7 @@ class Process:
     def __init__(self, folder: Path, bound: Path) -> None:
         self.path = bound
         self._command = [
-            sys.executable, "-m", "console.cli.main", "serve", "--demo", "--nodes", "40", "--speed", "1",
+            sys.executable, "-m", "console.cli.main", "serve", "--demo", "--quiet-day", "--nodes", "40", "--speed", "1",
             "--data", str(folder / "data"), "--socket", str(bound),
         ]  # fmt: skip
         self._environment = os.environ | {

@@ -80,7 +80,7 @@ def wait_for(read: Callable[[], T], good: Callable[[T], bool], what: str) -> T:
 def test_a_session_in_tmux(environment: dict[str, str], tmp_path: Path) -> None:
     """From looking to a change that was agreed to and seen to work, and out again."""
     tmux = Tmux(environment, f"muster-test-{os.getpid()}")
-    shell = f"stty -g > {tmp_path}/before; {shlex.quote(MUSTER)} --demo --nodes 40; echo left with $?; "
+    shell = f"stty -g > {tmp_path}/before; {shlex.quote(MUSTER)} --demo --quiet-day --nodes 40; echo left with $?; "
     tmux.call("new-session", "-d", "-s", "s", "-x", "100", "-y", "40", f"{shell} stty -g > {tmp_path}/after; sleep 60")
     try:
         tmux.until("overview", "nodes ready")
@@ -136,7 +136,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     mine |= {"XDG_RUNTIME_DIR": str(folder), "TERM": "xterm-256color"}
     mine.pop("NO_COLOR", None)
     engine = subprocess.Popen(
-        [MUSTER, "serve", "--demo", "--nodes", "40", "--speed", "1"], env=mine, stderr=subprocess.DEVNULL
+        [MUSTER, "serve", "--demo", "--quiet-day", "--nodes", "40", "--speed", "1"], env=mine, stderr=subprocess.DEVNULL
     )
     asking = [MUSTER, "overview", "--cell", "demo"]
     wait_for(lambda: subprocess.run(asking, env=mine, capture_output=True).returncode, lambda code: not code, "answer")
@@ -231,7 +231,7 @@ def test_a_killed_console_leaves_the_terminal_as_before(lab: dict[str, str], end
 def ends_and_restores(
     environment: dict[str, str], place: Callable[[PseudoTerminal], None], end: Callable[[int], int]
 ) -> None:
-    with console_in(environment, *in_a_shell(f"{MUSTER} --demo")) as terminal:
+    with console_in(environment, *in_a_shell(f"{MUSTER} --demo --quiet-day")) as terminal:
         place(terminal)
         assert terminal.screen.left_on(), "a console that draws has switched something on"
         assert terminal.attributes != terminal.before
@@ -248,7 +248,7 @@ def test_the_console_after_a_killed_one_is_where_that_was(lab: dict[str, str]) -
     def noted() -> str:
         return "".join(path.read_text() for path in Path(lab["XDG_STATE_HOME"]).rglob("console-at-*.json"))
 
-    with console_in(lab, *in_a_shell(f"{MUSTER} --demo")) as terminal:
+    with console_in(lab, *in_a_shell(f"{MUSTER} --demo --quiet-day")) as terminal:
         terminal.press("4")
         terminal.shows("RACK")
         wait_for(noted, lambda places: '"nodes"' in places, "note of the page")

@@ -175,7 +175,7 @@ def test_without_measurements_it_says_what_would_be_there(loop: EngineLoop) -> N
     waiting = text(curve_chart(read(client, "queue:a age"), 78, 9))
     assert "never measured yet" in waiting
     assert "once a minute" in waiting
-    assert "muster import prometheus" in text(curve_chart(read(client, "node:g0"), 200, 9))
+    assert "muster history import prometheus" in text(curve_chart(read(client, "node:g0"), 200, 9))
     loop.call(lambda engine: engine.advance(START_MS + 24 * 60 * MINUTE))
     old = text(curve_chart(read(client, "queue:a wait 1h"), 200, 9))
     assert "nothing was measured in the last 1h" in old
@@ -212,15 +212,15 @@ def test_a_row_has_the_curve_of_the_column_it_is_sorted_by(kind: Kind, column: s
 def test_the_shell_prints_a_curve_and_gives_it_typed(loop: EngineLoop, capsys: pytest.CaptureFixture[str]) -> None:
     with served_on_unix(loop, archive=measured(loop)) as socket:
         connected = ("--connect", str(socket))
-        assert run(("history", "wait", "queue:a", "--since", "6h", *connected)) == 0
+        assert run(("history", "show", "wait", "queue:a", "--since", "6h", *connected)) == 0
         told = capsys.readouterr().out
         assert max(map(cell_len, told.splitlines())) <= 80
         assert "quota 32 to 48 GPU" in told
         assert "By step" in told
-        assert run(("history", "wait", "queue:a", "--since", "6h", "--json", *connected)) == 0
+        assert run(("history", "show", "wait", "queue:a", "--since", "6h", "--json", *connected)) == 0
         found = json.loads(capsys.readouterr().out)
         assert [each["role"] for each in found["series"]] == ["line", "band"]
-        assert run(("history", "wait", "tenant:a", *connected)) == 2
+        assert run(("history", "show", "wait", "tenant:a", *connected)) == 2
 
 
 def test_steps_are_listed_newest_first(loop: EngineLoop) -> None:

@@ -83,7 +83,9 @@ def test_summary() -> None:
 
 def test_meter_never_hides_a_little_and_never_overflows() -> None:
     assert meter(0, 4) == "┄┄┄┄"
-    assert meter(1, 4) == "━┄┄┄"
+    assert meter(1, 4) == "╸┄┄┄"
+    assert meter(375, 4) == "━╸┄┄"
+    assert meter(999, 4) == "━━━╸", "only a whole is full"
     assert meter(5_000, 4) == "━━━━"
 
 
@@ -288,8 +290,8 @@ def test_the_registry_offers_what_the_catalogue_has_at_its_least_tier() -> None:
     assert set(offered) == set(CATALOG)
     for name, action in offered.items():
         assert action.tier == CATALOG[name].tier
-        assert action.shell.split()[:2] == ["muster", action.commands[0]]
-        assert action.commands == (CATALOG[name].shell,)
+        assert action.shell == f"muster {CATALOG[name].shell} {{ids}}"
+        assert action.commands == (CATALOG[name].word,)
 
 
 def test_an_action_is_possible_in_the_screen_exactly_where_the_catalogue_says() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from console.cli.main import run
 from console.service.advisor import Advisor
-from console.service.forecasts import SCORED_AHEAD, Forecasts, HistoryFindings
+from console.service.forecasts import SCORED_AHEAD, Forecasts, HistoryFindings, PromiseReader
 from console.service.recommendations import Recommender
 from console.views.forecast import bar, forecast_lines
 from engine.loop import EngineLoop
@@ -94,9 +94,9 @@ def test_forecasts_are_kept_as_they_were_made_and_scored_when_their_hour_has_com
 
 def test_the_shell_shows_it_at_80_columns(loop: EngineLoop, capsys: pytest.CaptureFixture[str]) -> None:
     with served_on_unix(loop) as path:
-        assert run(["forecast", "queue:a", "--connect", str(path)]) == 3
-        assert run(["forecast", "nonsense", "--connect", str(path)]) == 2
-        assert run(["forecast", "--hours", "999", "--connect", str(path)]) == 2
+        assert run(["history", "forecast", "queue:a", "--connect", str(path)]) == 3
+        assert run(["history", "forecast", "nonsense", "--connect", str(path)]) == 2
+        assert run(["history", "forecast", "--hours", "999", "--connect", str(path)]) == 2
     lines = forecast_lines(FakeClient().forecast(ForecastRequest(subject="queue:a")))
     assert max(map(len, lines)) <= 80
     assert sum("2026-03-0" in line for line in lines) == 48
@@ -117,8 +117,8 @@ def test_a_bar_is_as_long_as_its_p90() -> None:
 
 def test_what_was_promised_is_read_from_the_history_when_it_is_due(loop: EngineLoop) -> None:
     telemetry = Telemetry()
-    history = HistoryFindings(loop, telemetry, Forecasts(loop, telemetry))
-    recommender = Recommender(loop, Advisor(loop), more=history, read=history.read, others=history.others)
+    history, promises = HistoryFindings(loop, telemetry, Forecasts(loop, telemetry)), PromiseReader(telemetry)
+    recommender = Recommender(loop, Advisor(loop), more=history, read=promises.read, others=promises.others)
     loop.call(lambda engine: engine.command(Cordon(ids=("g0",))))
     pass_to(loop, 3)
     [found] = recommender.recommendations().open
@@ -140,6 +140,6 @@ def test_an_empty_history_finds_nothing_and_says_nothing(loop: EngineLoop) -> No
     telemetry = Telemetry()
     history = HistoryFindings(loop, telemetry, Forecasts(loop, telemetry))
     assert history(loop.call(lambda engine: engine.overview())) == ([], [])
-    assert history.read("waiting", "queue", "a", 0, HOUR_MS) is None
+    assert PromiseReader(telemetry).read("waiting", "queue", "a", 0, HOUR_MS) is None
     with pytest.raises(NotFoundError):
         Forecasts(loop, telemetry).answer(ForecastRequest())

@@ -177,7 +177,7 @@ async def test_escape_stops_waiting_and_r_asks_again() -> None:
 async def test_what_was_never_measured_is_said_on_the_page() -> None:
     class Nothing(FakeClient):
         def forecast(self, request: ForecastRequest) -> Forecast:
-            raise NotFoundError("nothing has been measured of the cell", "`muster history` lists what there is")
+            raise NotFoundError("nothing has been measured of the cell", "`muster history show` lists what there is")
 
     async with console(Nothing(), size=(100, 40)) as pilot:
         await press(pilot, "colon")

@@ -33,7 +33,7 @@ def test_it_says_what_was_wanted_what_slurm_shows_and_what_can_be_done(width: in
     told = " ".join(text_of(width).replace("┊", "").split())
     for part in (
         "submit evaluate", "in doubt", "job 4690", "carries its token", "without slurmdbd",
-        "this does not show whether it was done", "so it may have lost it", "muster intents retry i17",
+        "this does not show whether it was done", "so it may have lost it", "muster slurm retry i17",
         "sends it again with the same token", "settle i17 undone", "the name of the workload is free again",
     ):  # fmt: skip
         assert part in told
@@ -103,15 +103,15 @@ def test_the_shell_shows_retries_and_settles(
     client = far()
     monkeypatch.setattr(client, "close", lambda: None, raising=False)
     monkeypatch.setattr("console.commands.slurm.connect", lambda _arguments: client)
-    assert run(["intents", "show", "i17"]) == 1
+    assert run(["slurm", "intents", "i17"]) == 1
     assert "this does not show whether it was done" in capsys.readouterr().out
-    assert run(["intents", "show", "17", "--json"]) == 1
+    assert run(["slurm", "intents", "17", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["view"]["phase"] == "in doubt"
-    assert run(["intents", "settle", "i17", "undone", "--reason", "it never came"]) != 0
+    assert run(["slurm", "settle", "i17", "undone", "--reason", "it never came"]) != 0
     assert not client.deeds, "nobody could be asked"
-    assert run(["intents", "settle", "i17", "undone", "--reason", "it never came", "--yes"]) == 0
-    assert run(["intents", "retry", "i17", "--reason", "it never came", "--yes"]) == 0
+    assert run(["slurm", "settle", "i17", "undone", "--reason", "it never came", "--yes"]) == 0
+    assert run(["slurm", "retry", "i17", "--reason", "it never came", "--yes"]) == 0
     assert client.deeds == [("intent undone", "i17"), ("intent retry", "i17")]
     assert capsys.readouterr().out.splitlines()[-1] == "i99"
     with pytest.raises(SystemExit):
-        run(["intents", "show", "x"])
+        run(["slurm", "intents", "x"])

@@ -208,7 +208,7 @@ async def test_without_a_key_the_page_says_so_and_what_to_do() -> None:
     with cell(AUTHOR, nobody, CAROL) as made:
         made.of(AUTHOR).propose(asks("drain", ("g0",), "it fails"))
         async with shown(made.of(nobody), "proposal P-1", size=(120, 60)) as pilot:
-            await until(pilot, lambda: "muster operator key new" in on_screen(pilot))
+            await until(pilot, lambda: "muster policy operator new-key" in on_screen(pilot))
             await until(pilot, lambda: page(pilot).seen_to_the_end)
             await decide(pilot, "A")
             await type_digest(pilot, made.base.proposal("P-1"))

@@ -1,0 +1,257 @@
+"""The parser of the shell: commands by noun and verb, help that fits one screen, errors that say what to type instead.
+
+A parser below another is filled when its word is typed, or when all are asked for, so that one command does not pay for
+the others. Loads nothing heavy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, NoReturn
+
+MAX_CHOICES = 12
+"""Longest list of choices in an error: nobody reads a hundred commands to find the one they meant."""
+MAX_MEANT = 3
+"""Commands that an error offers instead."""
+MIN_WORD = 4
+"""Letters of a word that is looked up in what commands do."""
+LIKE, ALIKE, VERY_ALIKE = 0.6, 0.7, 0.85
+"""From 0 to 1: of one of a few words that may have been meant, of one of a hundred, and of one that surely was."""
+WIDTH = 80
+
+
+class Section(NamedTuple):
+    """Heading on a help page."""
+
+    title: str = ""
+    words_only: bool = False
+    """Its commands stand in a line, without what they do."""
+
+
+VERBS = Section()
+
+Fill = Callable[["ShellParser"], None]
+
+
+class ShellParser(argparse.ArgumentParser):
+    """Parser that reports what is wrong in one line and how to go on in another, and that has commands below it."""
+
+    def __init__(self, *, fill: Fill | None = None, **keywords: Any) -> None:
+        super().__init__(allow_abbrev=False, **keywords)
+        # What begins like a negative number is a value, also with a unit behind it: -20m.
+        self._negative_number_matcher = re.compile(r"-\d")
+        self.root = self
+        self.below: dict[str, tuple[Section, str]] = {}
+        """Word of a command -> where it stands on the help page, and what it says there."""
+        self._commands: LateCommands | None = None
+        self._fill = fill
+
+    # -- commands below -----------------------------------------------------------------------------------------------
+
+    def add(self, word: str, text: str, runs: str = "", fill: Fill | None = None, section: Section = VERBS) -> None:
+        """Add a command. `runs` is `module:function`, loaded when the command runs; a noun runs nothing but its help.
+        `fill` gives it its arguments, or the commands below it, once it is wanted."""
+        if self._commands is None:
+            metavar = "VERB" if self.root is not self else "COMMAND"
+            self._commands = self.add_subparsers(action=LateCommands, metavar=metavar, prog=self.prog)
+        self.below[word] = (section, text)
+        self._commands.later(self.root, word, text, runs, fill)
+
+    def noun(self, word: str, text: str) -> ShellParser:
+        """The command below of that word, which has commands of its own; added where it is not there yet."""
+        if word not in self.below:
+            self.add(word, text)
+        return self.command(word)
+
+    def filled(self) -> ShellParser:
+        """The parser with its arguments and commands."""
+        fill, self._fill = self._fill, None
+        if fill is not None:
+            fill(self)
+        return self
+
+    def command(self, word: str) -> ShellParser:
+        """The command below of that word. Raises KeyError."""
+        self.filled()
+        if self._commands is None:
+            raise KeyError(word)
+        return self._commands.made(word)
+
+    def commands(self) -> Iterator[tuple[tuple[str, ...], ShellParser]]:
+        """All commands below, each with the words behind `muster` that lead to it."""
+        self.filled()
+        for word in self.below:
+            made = self.command(word)
+            yield tuple(made.prog.split()[1:]), made
+            yield from made.commands()
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As of argparse, but an argument that nothing takes is an error of the command it was given to."""
+        self.filled()
+        found, rest = super().parse_known_args(args, namespace)
+        if rest:
+            self._refuse(rest[0])
+        return found, []
+
+    def _refuse(self, typed: str) -> NoReturn:
+        """Report an argument that nothing takes."""
+        name = typed.split("=")[0]
+        known = [option for action in self._actions for option in action.option_strings if option.startswith("--")]
+        if not name.startswith("-"):
+            self.error(f"unexpected argument {_quoted(name)}")
+        near = nearest(name, known)
+        self.error(f"there is no option {_quoted(name)}" + (f"; did you mean {near}?" if near else ""))
+
+    def error(self, message: str) -> NoReturn:
+        """Report wrong usage: one line of what was wrong, one of how to go on. Ends the program with code 2."""
+        missing = "the following arguments are required: "
+        if message.startswith(missing):
+            names = message.removeprefix(missing).split(", ")
+            message = f"missing {', '.join(name if name.startswith('-') else name.upper() for name in names)}"
+            self.exit(2, f"muster: {message}\n  Usage: {self.usage_line()}\n")
+        self.exit(2, f"muster: {message.removeprefix('argument ')}\n  See: {self.prog} --help\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Raises ArgumentError that names the nearest choice, where argparse would list them all."""
+        if action.choices is None or value in action.choices:
+            return
+        if isinstance(action, LateCommands):
+            self.exit(2, wrong_command(self, str(value)))
+        choices = [str(choice) for choice in action.choices]
+        near = nearest(str(value), choices, LIKE)
+        hint = f"; did you mean {near}?" if near else ""
+        if not near and len(choices) <= MAX_CHOICES:
+            hint = f"; choose from {', '.join(choices)}"
+        of = action if action.option_strings else None
+        raise argparse.ArgumentError(of, f"there is no {_quoted(str(value))}{hint}")
+
+    # -- help ---------------------------------------------------------------------------------------------------------
+
+    def usage_line(self) -> str:
+        """Usage in one line: what must be given by name, the rest as OPTIONS."""
+        self.filled()
+        words = [self.prog]
+        for action in self._get_positional_actions():
+            if isinstance(action, LateCommands):
+                words.append(str(action.metavar))
+            elif action.nargs != argparse.REMAINDER:
+                words.append(self._get_formatter()._format_args(action, _name_of(action)))
+        for action in self._get_optional_actions():
+            if action.required:
+                words.append(f"{action.option_strings[-1]} {action.metavar or _name_of(action)}")
+        return " ".join([*words, "[OPTIONS]"])
+
+    def format_help(self) -> str:
+        self.filled()
+        return super().format_help() if self._commands is None else "\n".join([*self.page(), ""])
+
+    def page(self) -> list[str]:
+        """Help of a parser with commands below: a line or two for each."""
+        wide = max(map(len, self.below))
+        lines = [f"Usage: {self.usage_line()}", *textwrap.wrap(self.description or "", WIDTH)]
+        for section in dict.fromkeys(section for section, _ in self.below.values()):
+            rows = {word: text for word, (of, text) in self.below.items() if of == section}
+            if section.words_only:
+                rows = {section.title: " ".join(rows)}
+            else:
+                lines += ["", section.title] if section.title else [""]
+            for word, text in rows.items():
+                lines += textwrap.wrap(
+                    text, WIDTH, initial_indent=f"  {word:<{wide}}  ", subsequent_indent=" " * (wide + 4)
+                )
+        return [*lines, *self._ending()]
+
+    def _ending(self) -> list[str]:
+        """Last lines of a help page of commands."""
+        options = self.option_lines() if len(self._get_optional_actions()) > 1 else []
+        return [*options, "", f"More of one: {self.prog} VERB --help"]
+
+    def option_lines(self) -> list[str]:
+        """Each option with what it does."""
+        formatter = self._get_formatter()
+        for group in self._action_groups[1:]:
+            formatter.start_section(group.title)
+            formatter.add_arguments(group._group_actions)
+            formatter.end_section()
+        return ["", *formatter.format_help().splitlines()]
+
+
+class LateCommands(argparse._SubParsersAction):  # type: ignore[type-arg]
+    """Commands below a parser, each made when it is wanted."""
+
+    def later(self, root: ShellParser, word: str, text: str, runs: str, fill: Fill | None) -> None:
+        made = ShellParser(prog=f"{self._prog_prefix} {word}", description=text, fill=fill)
+        made.root = root
+        made.set_defaults(**{"run": runs} if runs else {"run": "console.cli.main:show_help", "words": made.prog})
+        self._name_parser_map[word] = made
+
+    def made(self, word: str) -> ShellParser:
+        found: ShellParser = self._name_parser_map[word]
+        return found.filled()
+
+
+def _name_of(action: argparse.Action) -> str:
+    return str(action.metavar or action.dest).upper()
+
+
+def _quoted(text: str) -> str:
+    return f"{text[:40]!a}"
+
+
+# -- what was meant ---------------------------------------------------------------------------------------------------
+
+
+def nearest(typed: str, known: Iterable[str], alike: float = ALIKE) -> str:
+    """The word that was most likely meant; empty for none."""
+    from difflib import get_close_matches  # a right command does without
+
+    return next(iter(get_close_matches(typed, list(known), 1, alike)), "")
+
+
+def wrong_command(parser: ShellParser, typed: str) -> str:
+    """The error for a word that is no command below the parser: the nearest that is, or the commands it may stand
+    for."""
+    within = parser.prog.partition(" ")[2]
+    wrong = f"muster: There is no command {_quoted(f'{within} {typed}'.strip())}."
+    near = nearest(typed, parser.below)
+    elsewhere = [] if within and near else meant(parser.root, typed, loosely=not near)
+    if elsewhere:
+        alike = nearest(typed, [word for word in parser.below if not parser.command(word).below], VERY_ALIKE)
+        lines = [f"muster {' '.join(words)}" for words in ([(alike,)] if alike else []) + elsewhere]
+        return "\n".join([wrong, *(f"  {'Or: ' if i else 'Use:'} {line}" for i, line in enumerate(lines)), ""])
+    hint = f" Did you mean {_quoted(f'{within} {near}'.strip())}?" if near else ""
+    return f"{wrong}{hint}\n  See: {parser.prog} --help\n"
+
+
+def meant(root: ShellParser, typed: str, *, loosely: bool) -> list[tuple[str, ...]]:
+    """Commands that go by the name that was typed: that one, or those below a noun. Loosely: by a name that is near, or
+    by a word of what they do."""
+    if typed in root.below:
+        return [(typed,)]
+    every = [(words, made) for words, made in root.commands() if len(words) > 1]
+    found = [(words, made) for words, made in every if typed in _names(words, made)]
+    if loosely and not found:
+        near = nearest(typed, {name for words, made in every for name in _names(words, made)})
+        found = [(words, made) for words, made in every if near in _names(words, made)]
+    if loosely and not found:
+        found = [(words, made) for words, made in root.commands() if _tells_of(made, typed)]
+    found.sort(key=lambda each: (len(each[0]), each[1].get_default("action") != typed))
+    return [words for words, _ in found if len(words) == len(found[0][0])][:MAX_MEANT]
+
+
+def _names(words: tuple[str, ...], made: ShellParser) -> set[str]:
+    """Names that people may look a command up by: its verb, verb and noun in one word, the plural of a noun that it
+    lists, and what it runs."""
+    noun, verb = words[-2:]
+    does = str(made.get_default("run")).partition(":")[2].replace("_", "-")
+    names = {verb, f"{verb}-{noun}", f"{noun}-{verb}", does, str(made.get_default("action"))}
+    return names | {f"{noun}s"} if verb == "list" else names
+
+
+def _tells_of(made: ShellParser, typed: str) -> bool:
+    return len(typed) >= MIN_WORD and f" {typed.lower()}" in f" {made.description}".lower()
