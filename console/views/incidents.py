@@ -7,7 +7,7 @@ Titles, labels and texts of alerts are strangers' words: they stand behind a gut
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from console.forms.filters import quoted
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 MAX_ALERTS, MAX_LABELS = 6, 6
 MAX_CHANGES = 16
 MAX_DRAFTS = 3
+MAX_FINDINGS = 4
 MAX_EFFECTS = 6
 MAX_CURVES = 3
 BEFORE_MS = 1_800_000
@@ -69,6 +70,9 @@ class IncidentPage(NamedTuple):
     """Waits of its queues, or of the cell."""
     changes: tuple[IncidentChange, ...] = ()
     findings: tuple[Recommendation, ...] = ()
+    """Those about the same objects first, then the others that rank highest."""
+    names: tuple[str, ...] = ()
+    """Its objects, and the queues below its queues."""
     drafts: tuple[DraftRun, ...] = ()
     """Newest first."""
     proposals: tuple[Proposal, ...] = ()
@@ -87,13 +91,13 @@ def incident_page(client: Client, incident_id: str) -> IncidentPage:
     """Blocks. Raises NotFoundError; what else cannot be had is left out."""
     incident, health = client.incident(incident_id), client.health()
     names = {incident.id, *(each.id for each in incident.objects)}
+    for queue in incident.named("queue"):
+        with _left_out():
+            names.update(client.queue(queue).leaves)
     findings: tuple[Recommendation, ...] = ()
     with _left_out():
-        findings = tuple(
-            each
-            for each in client.recommendations().open
-            if names.intersection((*each.suggestion.targets, each.suggestion.about))
-        )
+        found = client.recommendations().open
+        findings = tuple(sorted(found, key=lambda each: not is_about(each, names)))[:MAX_FINDINGS]
     curves: tuple[Curve, ...] = ()
     with _left_out():
         curves = tuple(_curve(client, name, incident, health.now_ms) for name in _queues(client, incident))
@@ -105,6 +109,7 @@ def incident_page(client: Client, incident_id: str) -> IncidentPage:
         curves=curves,
         changes=client.incident_changes(incident_id),
         findings=findings,
+        names=tuple(sorted(names)),
         drafts=tuple(run for run in client.draft_runs() if run.ask.finding in names)[:MAX_DRAFTS],
         proposals=tuple(_proposals_of(client, incident)),
     )
@@ -309,10 +314,17 @@ def _change_lines(change: IncidentChange, width: int) -> list[Line]:
 def _findings(page: IncidentPage, width: int) -> Section:
     lines: list[Line] = []
     for each in page.findings:
-        first, *rest = hanging(f"{each.suggestion.id}  ", printable(each.suggestion.finding), width, "info")
+        own = is_about(each, page.names)
+        head = f"{'▸' if own else ' '} {each.suggestion.id}  "
+        first, *rest = hanging(head, printable(each.suggestion.finding), width, "warn" if own else "dim")
         lines += [Line(first.spans, "recommendations"), *rest]
-    told = tuple(lines) or (text_line("no finding is about the same objects", "dim"),)
-    return Section("What explains it", told, "suggestions")
+    told = tuple(lines) or (text_line("nothing stands out in the cell now", "dim"),)
+    return Section("What may explain it", told, "▸ on what it is about")
+
+
+def is_about(each: Recommendation, names: Collection[str]) -> bool:
+    """True when a finding is about one of these objects."""
+    return not {*each.suggestion.targets, each.suggestion.about}.isdisjoint(names)
 
 
 def _drafts(page: IncidentPage, width: int) -> Section:

@@ -109,7 +109,7 @@ async def test_a_draft_of_it_is_shown_with_its_effect_and_proposed(made: Cell) -
     async with shown(made.of(ALICE), "incident I-1", size=(130, 70)) as pilot:
         await until(pilot, lambda: "D-2  " in on_screen(pilot))
         assert "pick what is meant:" in on_screen(pilot)
-        assert "Starts because of it" in on_screen(pilot)
+        assert "16 of 32" in on_screen(pilot)
         await press(pilot, "A")
         await until(pilot, lambda: "P-1 is put to the vote" in notes(pilot))
     told = made.base.incident("I-1")
