@@ -161,15 +161,15 @@ async def test_the_console_is_used_in_a_browser(tab: Tab, address: str) -> None:
 
 @pytest.mark.thorough
 async def test_a_link_opens_its_page_on_a_phone_and_a_button_is_a_key(tab: Tab, address: str) -> None:
-    await tab.do("Emulation.setDeviceMetricsOverride", width=375, height=700, deviceScaleFactor=2, mobile=True)
+    await tab.do("Emulation.setDeviceMetricsOverride", width=375, height=700, deviceScaleFactor=1, mobile=True)
     await tab.do("Emulation.setTouchEmulationEnabled", enabled=True)
     await tab.do("Emulation.setEmulatedMedia", features=[{"name": "pointer", "value": "coarse"}])
     await tab.do("Page.navigate", url=address + "?line=nodes+state%3Aready")
-    await tab.until("state:ready")
+    await tab.until("● ready")
     columns = await tab.do("Runtime.evaluate", expression="document.querySelector('.xterm-screen').clientWidth")
     assert columns["result"]["value"] <= 375, "nothing hangs over the edge"
     await tab.do("Runtime.evaluate", expression="document.querySelector('#keys [data-key=Enter]').click()")
-    await tab.until("› ")  # of the trail: the page of one node
+    await tab.until("Devices")
     assert not tab.problems
     if folder := os.environ.get("MUSTER_TEST_PICTURES"):
         picture = await tab.do("Page.captureScreenshot", format="png")
