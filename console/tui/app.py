@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from console.client.credentials import Identity
     from console.client.protocol import Client
     from console.tui.widgets.prompt_bar import PromptBar
+    from console.views.welcome import Tour
 
 MIN_WIDTH, MIN_HEIGHT = 60, 15
 COLLECT_EVERY_S = 60.0
@@ -138,6 +139,9 @@ class MusterApp(App[None]):
         """What a page was refused last, and when."""
         self.link = ConnectionState()
         self.past = PastView(self)
+        self._welcomed = False
+        self.tour: Tour | None = None
+        """The tour that this person takes."""
         self._begin_at = at
         self.feed = Feed(client_factory, self.post_message)
         self.beside = PresenceReporter(
@@ -301,6 +305,12 @@ class MusterApp(App[None]):
         if self._begin_at:
             self.past.go(self._begin_at)
             self._begin_at = ""
+        if not self._welcomed:
+            self._welcomed = True
+            if self.flags.get("demo"):
+                from console.tui.welcome import show_once
+
+                show_once(self)
         if again and self.navigator.current is not None:
             # Whatever was being waited for died with the engine; what is not of the cell may have changed too.
             self.navigator.current.look_again()
@@ -332,6 +342,12 @@ class MusterApp(App[None]):
             self.navigator.current.reload()
         self.drawing.top()
         self.drawing.footer()
+
+    def leave_tour(self) -> bool:
+        """Leave the tour. False where none is taken."""
+        was, self.tour = self.tour, None
+        self.drawing.tour()
+        return was is not None
 
     @on(Pane.Changed)
     def _draw_page(self) -> None:
