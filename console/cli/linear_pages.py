@@ -29,6 +29,7 @@ from engine.model.errors import NotFoundError, SpecError
 if TYPE_CHECKING:
     from console.actions.registry import ScreenName
     from console.client.protocol import Client
+    from console.views.curves import Curve
     from console.views.lists import ListView
     from engine.model.queries import Change
 
@@ -181,7 +182,12 @@ def page_reader(line: str, client: Callable[[], Client]) -> PageReader:
         columns = _workload_columns(client, argument)
         return partial(sliced, spoken_sections([section for column in columns for section in column]))
     assert isinstance(pane, DetailPane), f"{name} is one of PAGES"
-    said = spoken_sections([section for column in pane.columns(pane.ask(client()), WIDTH) for section in column])
+    detail = pane.ask(client())
+    said = spoken_sections([section for column in pane.columns(detail, WIDTH) for section in column])
+    if name == "curve":
+        from console.views.curves import curve_words
+
+        said.insert(0, SpokenLine(curve_words(cast("Curve", detail))))
     return partial(sliced, said)
 
 

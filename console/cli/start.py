@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import os
 import sys
 import time
@@ -76,6 +77,8 @@ def open_console(arguments: argparse.Namespace) -> int:
     linear = settings.linear or cannot_place_a_cursor()
     if not linear:
         refuse_without_terminal()
+        # Until the first frame, which comes 30 ms earlier: what is loaded stays.
+        gc.disable()
         os.environ.setdefault("TEXTUAL_FPS", FRAMES_PER_S)  # read when Textual is loaded
         if sys.stdout.isatty():
             from console.tui.terminal_guard import watched

@@ -15,6 +15,7 @@ from console.client.attach import connect
 from console.client.questions import refuse_read_only
 from console.commands.show import tell_lines, write_json, write_lines
 from console.forms.filters import matches, parse_filter
+from console.text.charts import spark
 from console.text.plain_tables import table
 from console.text.terminal_text import duration, milli, money, printable, timestamp
 from console.views.curves import (
@@ -56,6 +57,8 @@ LINES = 24
 """Lines of a table where no step is given, about."""
 STEPS_MS = tuple(minutes * 60_000 for minutes in (1, 5, 10, 15, 30, 60, 120, 240, 360, 720, 1440, 2880, 10_080))
 CURVE_WIDTH, CURVE_ROWS = 78, 9
+SPARK_WIDTH, SPARK_UNITS = 40, 1000
+"""Cells of a line of blocks, and the parts of a unit it tells apart."""
 RUNS_AT_ONCE = 2_000
 NODES_AT_ONCE = 10_000
 HOUR_MS = 3_600_000
@@ -187,6 +190,11 @@ def _window_lines(request: HistoryRequest, found: History) -> list[str]:
         if key.stale:
             lines.append(f"stale: last measured {timestamp(key.last_ms)[:16]} by {printable(key.source)}")
     shown = [point.total if metric.counts else point.mean for point in found.points]
+    known = [value for value in shown if value is not None]
+    if known:
+        drawn = spark([None if value is None else round(value * SPARK_UNITS) for value in shown], SPARK_WIDTH)
+        least, most = (_value(metric.unit, pick(known)) for pick in (min, max))
+        lines.append(f"{drawn}  {least} to {most}, latest {_value(metric.unit, known[-1])}")
     rows = [
         [timestamp(point.at_ms)[:16],
          *(_value(metric.unit, value) for value in (main, point.least, point.most, point.last)),

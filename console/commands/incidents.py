@@ -1,4 +1,4 @@
-"""`muster incident summary`: what is open, one of them whole, and what people on call do with it."""
+"""`muster incident`: what is open, one of them whole, and what people on call do with it."""
 
 from __future__ import annotations
 

@@ -54,12 +54,27 @@ def graph(values: Sequence[int], height: int, top: int) -> list[str]:
 
 
 def spark(values: Values, width: int) -> str:
-    """A line of values, newest last, at most `width` cells: ▁ is 0, █ the largest; a gap is a space."""
+    """A line of values, newest last, at most `width` cells: ▁ is the least, █ the largest of them; ▄ all the way where
+    they are one; a gap is a space."""
     if width < 1 or not values:
         return ""
     shown = spread(values, min(width, len(values)))
-    most = max((value for value in shown if value is not None), default=0)
-    return "".join(" " if value is None else _EIGHTHS[1 + row_of(value, max(1, most), 8)] for value in shown)
+    known = [value for value in shown if value is not None]
+    least, most = min(known, default=0), max(known, default=0)
+    return "".join(
+        " " if value is None else "▄" if least == most else _EIGHTHS[1 + row_of(value - least, most - least, 8)]
+        for value in shown
+    )
+
+
+def scale_of(least: int, most: int, height: int = 0) -> tuple[int, int]:
+    """(lowest, height) of a scale for values between these: from 0 on, or close to what varies by less than half. It is
+    at least `height` high, so that noise looks like noise."""
+    if least <= most // 2 or least == most:
+        return 0, round_top(most)
+    span = round_top(max(most - least, height))
+    base = least // span * span
+    return base, max(span, round_top(most - base))
 
 
 def row_of(value: int, top: int, height: int) -> int:
@@ -109,7 +124,7 @@ def ribbon(
     for column, level in enumerate(limits):
         if level is not None and 0 <= level <= max(1, top):
             line = cells[row_of(level, top, height)]
-            line[column] = line[column] if line[column][0] in (NOW, MARK) else (LIMIT, "warn")
+            line[column] = line[column] if line[column][0] in (NOW, MARK) else (LIMIT, "info")
     _draw_line(cells, mids, top)
     return [_spans(line) for line in reversed(cells)]
 

@@ -17,7 +17,7 @@ from textual.theme import Theme
 from console.text.terminal_text import printable
 
 STATES: dict[str, tuple[str, str]] = {
-    "queued": ("○", "warn"),
+    "queued": ("○", ""),
     "held": ("◇", "dim"),
     "placed": ("◔", "info"),
     "running": ("●", "ok"),

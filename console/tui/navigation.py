@@ -96,6 +96,8 @@ DEEDS: dict[str, str] = {
     "tour": "console.tui.welcome:tour",
     "past": "console.tui.past_view:ask",
     "now": "console.tui.past_view:now",
+    "mark_time": "console.tui.past_view:mark",
+    "diff": "console.tui.past_view:difference",
     "minute_back": "console.tui.past_view:minute_back",
     "minute_on": "console.tui.past_view:minute_on",
     "five_back": "console.tui.past_view:five_back",

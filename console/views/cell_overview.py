@@ -5,11 +5,22 @@ The third column is for wide screens: longest waits, lost nodes, recent events.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from console.forms.filters import parse_filter
-from console.text.charts import MARK, column_at, framed, graph, gutter, ribbon, round_top, shrink, time_axis
+from console.text.charts import (
+    MARK,
+    column_at,
+    framed,
+    graph,
+    gutter,
+    ribbon,
+    round_top,
+    scale_of,
+    shrink,
+    time_axis,
+)
 from console.text.terminal_text import (
     NONE,
     cut,
@@ -25,8 +36,10 @@ from console.text.terminal_text import (
 )
 from console.text.tones import state_look
 from console.views.findings import (
+    NO_TRENDS,
     OverviewFinding,
     QueueRow,
+    Trends,
     blocked,
     lines_of,
     objectives,
@@ -300,6 +313,7 @@ class SlowReadings(NamedTuple):
     boot_ms: int = 0
     """Until a node that is ordered now takes work, where nodes can be ordered."""
     advice: tuple[Recommendation, ...] | None = None
+    trends: Trends = NO_TRENDS
     why_not: str = ""
     """Reason why a reading could not be had."""
 
@@ -385,7 +399,7 @@ def overview_columns(
     spare = _left_over(left, height) - 1
     if room.trend or spare >= MIN_TREND:
         left.append(trend(view, width, min(MAX_ROWS, max(room.trend, spare)) // 2))
-    right = [queues(glance.queues, width, room.queues), blocked(view, width, room.reasons)]
+    right = [queues(glance.queues, width, room.queues, beside.trends), blocked(view, width, room.reasons)]
     if view.burns:
         right.append(objectives(view.burns, width, room.objectives))
     right.append(cost(view, beside, width, room.budgets))
@@ -536,20 +550,27 @@ def trend(view: Overview, width: int, height: int = 2) -> Section:
     samples = [sample for sample in view.history if sample[0] > 0]
     if len(samples) < 2:
         return Section("Trend", (text_line("not enough history yet", "dim"),))
-    use = shrink([share for _, share, _ in samples], width - 8)
-    queued = shrink([count for _, _, count in samples], width - 8)
     label = "GPU use" if view.capacity.get("gpu_milli") else "CPU use"
-    lines = _curve(label, permille(samples[-1][1]), graph(use, height, 1000), "bar")
-    lines[0] = lines[0]._replace(link=f"curve cell {label[:3].lower()}")
-    queue = _curve("queued", f"{samples[-1][2]:,}", graph(queued, height, max(1, *queued)), "warn")
-    lines += [queue[0]._replace(link="curve cell length"), *queue[1:]]
+    use = shrink([share for _, share, _ in samples], width - _NAMES)
+    queued = shrink([count for _, _, count in samples], width - _NAMES)
+    lines = _curve((label, permille(samples[-1][1])), use, height, permille, f"curve cell {label[:3].lower()}")
+    lines += _curve(("queued", f"{samples[-1][2]:,}"), queued, height, "{:,}".format, "curve cell length")
     return Section("Trend", tuple(lines), f"last {duration(samples[-1][0] - samples[0][0])}")
 
 
-def _curve(label: str, last: str, rows: Sequence[str], tone: str) -> list[Line]:
-    """A curve beside its name and its last value."""
-    names = [(label, "dim"), (last, "")]
+_NAMES = 10
+"""Cells of the names beside a curve."""
+
+
+def _curve(
+    names: tuple[str, str], values: Sequence[int], height: int, text: Callable[[int], str], link: str
+) -> list[Line]:
+    """A curve beside its name, its last value, and where its scale begins: close to what varies little."""
+    base, top = scale_of(min(values), max(values), max(values) // 5)
+    begins = f"from {text(base)}"
+    notes = [*names, *[""] * (height - 3), begins] if height > 2 else [f"{names[0]} {names[1]}"[: _NAMES - 1], begins]
+    rows = graph([value - base for value in values], height, top)
     return [
-        Line(((fit(names[row][0], 8), names[row][1]) if row < 2 else (" " * 8, ""), (text, tone)))
-        for row, text in enumerate(rows)
+        Line(((fit(note, _NAMES), "dim" if row != 1 else ""), (drawn, "bar")), link if row == 0 else "")
+        for row, (note, drawn) in enumerate(zip(notes, rows, strict=True))
     ]

@@ -339,7 +339,7 @@ def machines(detail: Spending, width: int) -> Section:
         lines.append(Line(spans, f"nodes pool:{quoted(printable(pool.name))}"))
     if not lines:
         lines = [text_line("no pool has a price", "dim")]
-    return Section("Machines", tuple(lines), "price, last 24 h; spot: interruptions")
+    return Section("Machines", tuple(lines), "price, last 24 h from least to most; spot: interruptions")
 
 
 def _spot_words(pool: PoolGoodput | None) -> str:

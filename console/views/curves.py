@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import msgspec
 
 from console.actions.key_map import key_of
-from console.text.charts import Spans, column_at, framed, gutter, legend, ribbon, round_top, spark, time_axis
+from console.text.charts import Spans, column_at, framed, gutter, legend, ribbon, scale_of, time_axis
 from console.text.plain_tables import table
 from console.text.terminal_text import NONE, cut, duration, milli, money, printable, timestamp, wrap
 from console.views.sections import Line, Section, text_line
@@ -262,7 +262,7 @@ class Scale(NamedTuple):
     """As people read it; empty where the text has it."""
 
 
-def scale_of(metric: str) -> Scale:
+def metric_scale(metric: str) -> Scale:
     """The scale of a metric."""
     unit = METRICS[metric].unit
     match unit:
@@ -314,7 +314,7 @@ class DrawnCurve(NamedTuple):
 def drawn_curve(curve: Curve) -> DrawnCurve:
     """The band ends at the largest value of each step, so that a short peak shows in a long window."""
     main = curve.series[0]
-    scale = scale_of(main.metric)
+    scale = metric_scale(main.metric)
     line = _values(main, scale)
     band, limit = (next((each for each in curve.series if each.role == role), None) for role in ("band", "limit"))
     if band is not None:
@@ -336,11 +336,7 @@ def _bounds(least: int, most: int, unit: str) -> tuple[int, int]:
     if unit == "s":
         days = 86_400_000
         return 0, next((step for step in _DURATIONS_MS if step >= most), -(-most // days) * days)
-    if least <= most // 2 or least == most:
-        return 0, round_top(max(most, 1000 if unit != "micro-USD/h" else 10_000))
-    span = round_top(most - least)
-    base = least // span * span
-    return base, round_top(most - base)
+    return scale_of(least, max(most, 1000 if unit != "micro-USD/h" else 10_000))
 
 
 def curve_chart(curve: Curve, width: int, rows: int, at: int | None = None) -> Section:
@@ -390,7 +386,7 @@ def _legend(curve: Curve, found: DrawnCurve, width: int) -> list[Spans]:
         last = next((value for value in reversed(found.limit) if value is not None), 0)
         beyond = last - found.base > found.top
         text = f"{by_role['limit'].word} {found.scale.text(last)}"
-        parts.append((f"{text}, beyond the scale", "dim") if beyond else (f"═ {text}", "warn"))
+        parts.append((f"{text}, beyond the scale", "dim") if beyond else (f"═ {text}", "info"))
     if curve.changes:
         parts.append(("▲ change", "accent"))
     return legend(parts, width)
@@ -445,7 +441,7 @@ def curve_numbers(curve: Curve, width: int) -> Section:
         return Section(
             "Numbers", (text_line(cut(f"none in this window; {key_of('longer')} looks further back", width), "dim"),)
         )
-    scale = scale_of(curve.series[0].metric)
+    scale = metric_scale(curve.series[0].metric)
     rows = [_numbers(series, scale) for series in curve.series]
     lines = table(("", "LATEST", "LEAST", "MEAN", "MOST", "AT (UTC)"), rows, (False, *(True,) * 5))
     told = [text_line(cut(line, width), "dim" if not n else "") for n, line in enumerate(lines)]
@@ -496,17 +492,19 @@ def curve_steps(curve: Curve, most: int) -> Section:
     return Section("By step", tuple(text_line(line, "" if n else "dim") for n, line in enumerate(lines)))
 
 
-def curve_spark(curve: Curve, width: int) -> str:
-    """The line of the curve in one row of blocks: the lowest stands for the scale's begin."""
-    found = drawn_curve(curve)
-    return spark([None if value is None else value - found.base for value in found.line], width)
-
-
-def curve_choices(shown: str, of: str, width: int) -> Section:
+def curve_choices(asked: CurveRequest, shown: str, width: int) -> Section:
     """The other curves of the subject; the one that is shown is marked."""
     lines = []
-    for name in curves_of(of):
+    for name in curves_of(asked.of):
         mark, tone = ("▸ ", "strong") if name == shown else ("  ", "link")
-        title = curve_form(name).title
-        lines.append(Line(((mark, "accent"), (cut(title, width - 2), tone)), f"curve:{name}"))
+        link = f"curve {asked._replace(name=name).words}"
+        lines.append(Line(((mark, "accent"), (cut(curve_form(name).title, width - 2), tone)), link))
     return Section("Curves", tuple(lines), "enter shows one")
+
+
+def curve_words(curve: Curve) -> str:
+    """A curve in a sentence: what it is of, and its latest values."""
+    title = f"{curve.title}, {subject_words(curve.subject)}, last {curve.window} by {duration(curve.step_ms)}"
+    if not any(point.count for point in curve.series[0].points):
+        return f"{title}. {' '.join(empty_curve(curve, 10_000))}"
+    return f"{title}. {' '.join(reading(curve, drawn_curve(curve), None).split())}"

@@ -235,7 +235,7 @@ def _legend(
     if found is not None:
         parts.insert(1, ("░ p10 to p90", "dim"))
     if limit is not None:
-        parts.append((f"═ {known.what} {amount(limit)}", "warn"))
+        parts.append((f"═ {known.what} {amount(limit)}", "info"))
     elif known.there_is is not None:
         parts.append((f"{known.what} {amount(known.there_is)}, off the scale", "dim"))
     if known.boot_ms is not None:

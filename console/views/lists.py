@@ -240,7 +240,7 @@ def cell(column: Column, values: Sequence[Any], index: dict[str, int]) -> Span:
         glyph, tone = state_look(str(value))
         return f"{glyph} {printable(str(value))}", tone
     if column.name == "use":
-        return f"{meter(value, 8)} {permille(value):>4}", "bar" if value < 900 else "warn"
+        return f"{meter(value, 8)} {permille(value):>4}", "bar"
     if column.name == "estimate" and not value:
         return "unknown", "dim"
     return show(column.unit, value), _tone(column, value)
@@ -269,13 +269,15 @@ def _share(values: Sequence[Any], index: dict[str, int]) -> Span:
     share = share_of(values, index)
     if share is None:
         return "no quota", "faint"
-    return f"{meter(min(share, 1000), 8)} {permille(share):>4}", "bar" if share < 1000 else "warn"
+    return f"{meter(min(share, 1000), 8)} {permille(share):>4}", "bar"
 
 
 def meter(share: int, width: int) -> str:
-    """A bar for a share in permille; readable without colour. Anything above zero shows."""
-    filled = min(width, max(1 if share > 0 else 0, share * width // 1000))
-    return "━" * filled + "┄" * (width - filled)
+    """A bar for a share in permille, to half a cell; readable without colour. Anything above zero shows, and only a
+    whole is full."""
+    halves = min(2 * width, max(1 if share > 0 else 0, share * 2 * width // 1000))
+    filled = "━" * (halves // 2) + "╸" * (halves % 2)
+    return filled + "┄" * (width - len(filled))
 
 
 def summary(view: ListView, window: Window | None, marked: Sequence[Row] = ()) -> str:

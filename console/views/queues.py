@@ -344,7 +344,7 @@ def _waits(values: dict[str, Any], width: int) -> Line:
     spans = (
         (fit(printable(values["id"]), name), "link"),
         (fit(f" {size}", 11), "dim"),
-        (f"{wait:>7} ", "warn"),
+        (f"{wait:>7} ", ""),
         (fit(printable(values["reason"] or NONE), reason), ""),
     )
     return Line(spans, f"workload {printable(values['id'])}")

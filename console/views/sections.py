@@ -84,8 +84,7 @@ def fact_bars(capacity: dict[str, int], used: dict[str, int], width: int) -> lis
     lines = []
     for (name, title), amount in zip(there, amounts, strict=True):
         share = used.get(name, 0) * 1000 // capacity[name]
-        tone = "bar" if share < 950 else "warn"
-        spans = ((fit(title, 7), "dim"), (meter(share, bar), tone), (f" {permille(share):>4} ", ""))
+        spans = ((fit(title, 7), "dim"), (meter(share, bar), "bar"), (f" {permille(share):>4} ", ""))
         lines.append(Line((*spans, (f"{amount:>{longest}}", "dim"))))
     return lines
 
@@ -125,13 +124,26 @@ BOOTING = BarPart("o", "booting", "info")
 Amounts = Sequence[tuple[BarPart, int]]
 
 
+_PARTS = "▏▎▍▌▋▊▉"
+"""Eighths of a cell."""
+
+
 def bar(amounts: Amounts, width: int) -> list[Span]:
-    """A bar of exactly `width` cells, divided as the amounts are. What is not nothing has a cell, if there is one."""
+    """A bar of exactly `width` cells, divided as the amounts are. What is not nothing has a cell, if there is one.
+    Where some is used and the rest idle, the use ends in an eighth of a cell."""
     amounts = [(part, amount) for part, amount in amounts if amount > 0]
+    if [part for part, _ in amounts] == [USED, IDLE]:
+        return _used_bar(*(amount for _, amount in amounts), width)
     cells = _shared([amount for _, amount in amounts], width)
     spans = [(part.sign * count, part.tone) for (part, _), count in zip(amounts, cells, strict=True) if count]
     left = width - sum(cells)
     return [*spans, (" " * left, "")] if left > 0 else spans
+
+
+def _used_bar(used: int, idle: int, width: int) -> list[Span]:
+    eighths = min(max(1, used * 8 * width // (used + idle)), 8 * width - 1)
+    filled = USED.sign * (eighths // 8) + _PARTS[eighths % 8 - 1 : eighths % 8]
+    return [(filled, USED.tone), (IDLE.sign * (width - len(filled)), IDLE.tone)]
 
 
 def _shared(amounts: Sequence[int], width: int) -> list[int]:

@@ -19,6 +19,15 @@ from engine.external.mirror_report import NOT_MIRRORED, Mirrored, MirrorReport
 from engine.model.commands import AnyCommand, Receipt
 from engine.model.errors import MusterError, NotFoundError, RefusedError, SpecError, UnreachableError
 from engine.model.external_cells import IntentsReport
+from engine.model.past_queries import (
+    CellDifference,
+    CountedHappenings,
+    DifferenceRequest,
+    Happening,
+    PastStatus,
+    QueueDifference,
+    ValueChange,
+)
 from engine.model.queries import (
     DEFAULT_COLUMNS,
     BudgetLine,
@@ -181,6 +190,13 @@ _ALLOWED = {
     "interrupt": {"ready", "cordoned"},
 }  # fmt: skip
 _DISRUPTIVE = ("cancel", "requeue", "drain", "drain_queue")
+
+
+_MEASURED = {
+    "wait_p95_s": [i * 3e3 for i in range(10)], "quota_gpu": [8e3] * 6 + [12e3] * 4, "capacity_gpu": [12e3] * 10,
+    "quota_cpu": [64e3] * 10, "nodes_down": [0.0] * 7 + [3.0] * 3,
+}  # fmt: skip
+"""Ten steps of a metric. Of others the step's number, in thousands."""
 
 
 class FakeClient(Client):
@@ -821,14 +837,14 @@ class FakeClient(Client):
                       source="cell", step_ms=MINUTE, first_ms=0, last_ms=self.now_ms, stale=number == 2)
             for number, metric in enumerate(("demand_gpu", "running", "waiting"))
         )  # fmt: skip
+        times = [self.now_ms - (9 - i) * request.step_ms for i in range(10)]
+        values = _MEASURED.get(request.metric, [i * 1e3 for i in range(10)])
         points = tuple(
-            HistoryPoint(self.now_ms - (9 - i) * request.step_ms, 0, None, None, None, None, None)
-            if i == 4
-            else HistoryPoint(self.now_ms - (9 - i) * request.step_ms, 1, i * 1e3, i * 1e3, i * 1e3, i * 1e3, i * 1e3)
-            for i in range(10)
+            HistoryPoint(at_ms, 0, None, None, None, None, None) if i == 4 else HistoryPoint(at_ms, 1, *[value] * 5)
+            for i, (at_ms, value) in enumerate(zip(times, values, strict=True))
         )
         return History(
-            now_ms=self.now_ms, since_ms=0, until_ms=self.now_ms, series=keys, series_count=3, stale_count=1,
+            now_ms=self.now_ms, since_ms=times[0], until_ms=self.now_ms, series=keys, series_count=3, stale_count=1,
             points=points if request.metric else (),
             keep_ms=(2 * 86_400_000, 14 * 86_400_000, 400 * 86_400_000), keep_runs=200_000,
         )  # fmt: skip
@@ -991,6 +1007,51 @@ class FakeClient(Client):
             found = self.changes(seen, 1.0)
             seen = found.version
             yield found
+
+    def as_of(self, at_ms: int) -> FakeClient:
+        return self
+
+    def past(self, at_ms: int, since_ms: int = 0, wait_s: float = 0.0) -> PastStatus:
+        self._answer()
+        state: Literal["none", "ready"] = "ready" if at_ms else "none"
+        return PastStatus(
+            earliest_ms=NOW_MS - 48 * 60 * MINUTE, now_ms=self.now_ms, at_ms=at_ms, state=state, version=900
+        )
+
+    def leave_past(self, at_ms: int, since_ms: int = 0) -> None:
+        self._answer()
+
+    def difference(self, request: DifferenceRequest) -> CellDifference:
+        self._answer()
+        at_ms = request.since_ms
+        happenings = [
+            Happening(
+                at_ms=at_ms + i * MINUTE, what=what, subject=self._text(i, f"{kind}-{i:05}"),
+                place=self._text(i + 1, "batch"), detail=self._text(i + 2, "drain"), by=self._text(i + 3, "scheduler"),
+            )
+            for i, (kind, what) in enumerate((("wl", "preempted"), ("wl", "finished"), ("node", "cordoned")))
+        ]  # fmt: skip
+        preempted, finished, cordoned = (
+            CountedHappenings(what=each.what, count=30, latest=(each,)) for each in happenings
+        )
+        return CellDifference(
+            since_ms=at_ms, until_ms=request.until_ms, since_version=800, until_version=self.version,
+            queues=tuple(
+                QueueDifference(
+                    queue=self._text(i, name), submitted=1_200 + i, started=i, evicted=i * 3, running_before=20,
+                    running_after=40 + i, queued_before=i, queued_after=1_000,
+                )
+                for i, name in enumerate(_QUEUES)
+            ),
+            workloads=(preempted, finished), nodes=(cordoned,),
+            rules=(
+                ValueChange(
+                    at_ms=at_ms, kind="queue", subject=self._text(0, "batch"), field="nominal.gpu_milli",
+                    before="64000", after="32000", by=self._text(1, "person:ann, plan 0123456789ab"),
+                ),
+            ),
+            rule_count=1,
+        )  # fmt: skip
 
     def changes(self, after: int, wait_s: float, limit: int = 500) -> Changes:
         with self._changed:

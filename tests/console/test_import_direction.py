@@ -53,6 +53,12 @@ def test_opening_the_console_loads_no_engine_before_first_paint() -> None:
     assert loaded(code) == "[]"
 
 
+def test_asking_an_engine_loads_no_command_line_of_httpx() -> None:
+    # Why: with it come rich, click and pygments, an eighth of what `muster get` takes.
+    code = "import sys, console.client.remote\nprint(sorted({'rich', 'click', 'pygments'} & set(sys.modules)))"
+    assert loaded(code) == "[]"
+
+
 def loaded(code: str) -> str:
     environment = {"PATH": "/usr/bin:/bin", "TERM": "xterm", "HOME": "/nonexistent"}
     done = subprocess.run(

@@ -268,6 +268,16 @@ def staged() -> Any:
     return staged_far(client)
 
 
+def test_a_curve_is_said_in_numbers_and_leads_to_the_others() -> None:
+    said, _ = page_reader("curve queue:batch wait", staged)(0, 500)
+    assert said[0].text.startswith(
+        "Wait of what started, queue batch, last 6h by 5m. latest, 12:00 UTC: p50 2h 30m, p95 7h 30m"
+    )
+    assert any(line.text.startswith("p95:") for line in said)
+    assert "curve queue:batch age 6h" in [line.link for line in said]
+    assert not any("─" in line.text or "░" in line.text for line in said)
+
+
 def test_the_end_of_what_work_writes_is_said_as_a_quotation() -> None:
     said, total = page_reader("output wl-000003", staged)(0, 500)
     assert said[0].text.startswith("main.0 of attempt 1, running, process 4242")

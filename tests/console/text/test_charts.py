@@ -90,17 +90,28 @@ def test_a_line_goes_up_and_down_in_the_column_of_the_later_value() -> None:
 
 
 @given(GAPPY, st.integers(-2, 120))
-def test_a_spark_never_is_longer_than_its_width_and_shows_zero_gap_and_most(
-    values: list[int | None], width: int
-) -> None:
+def test_a_spark_is_no_longer_than_its_width_and_shows_gap_least_and_most(values: list[int | None], width: int) -> None:
     line = charts.spark(values, width)
     assert len(line) == max(0, min(width, len(values)))
     shown = charts.spread(values, len(line))
+    known = [value for value in shown if value is not None]
     for sign, value in zip(line, shown, strict=True):
         assert (sign == " ") == (value is None)
-        assert value != 0 or sign == "▁"
-    most = max((value for value in shown if value), default=0)
-    assert not most or "█" in line
+        assert len(set(known)) < 2 or ((value != min(known) or sign == "▁") and (value != max(known) or sign == "█"))
+    assert len(set(known)) != 1 or set(line) <= {"▄", " "}, "what does not vary is neither low nor high"
+
+
+@given(st.integers(0, 10**12), st.integers(0, 10**12), st.integers(0, 10**12))
+def test_a_scale_holds_its_values_and_uses_a_third_of_it_unless_it_is_to_be_higher(
+    least: int, more: int, height: int
+) -> None:
+    most = least + more
+    base, top = charts.scale_of(least, most, height)
+    assert 0 <= base <= least
+    assert most <= base + top
+    assert base == 0 or top >= height
+    tight_base, tight = charts.scale_of(least, most)
+    assert tight_base == 0 or 3 * (most - least) >= tight
 
 
 @given(

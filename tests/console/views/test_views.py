@@ -83,7 +83,9 @@ def test_summary() -> None:
 
 def test_meter_never_hides_a_little_and_never_overflows() -> None:
     assert meter(0, 4) == "┄┄┄┄"
-    assert meter(1, 4) == "━┄┄┄"
+    assert meter(1, 4) == "╸┄┄┄"
+    assert meter(375, 4) == "━╸┄┄"
+    assert meter(999, 4) == "━━━╸", "only a whole is full"
     assert meter(5_000, 4) == "━━━━"
 
 
