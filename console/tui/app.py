@@ -67,8 +67,8 @@ NO_COLOURS = NoColor()
 AGAIN_S = 15.0
 """A page that is refused the same within that is not told about again."""
 SWITCH_S = 0.001
-"""How long a thread that reads an answer may keep the one that draws waiting. With Python's 5 ms, key to paint on a free
-core took 70 ms at p99 instead of 43, for a budget of 50; CPU does not show it."""
+"""How long a thread that reads an answer may keep the one that draws waiting. With Python's 5 ms, key to paint on a
+free core took 70 ms at p99 instead of 43, for a budget of 50; CPU does not show it."""
 NOTE_S = 1.0
 """Shortest time between two writes of the person's place."""
 THEME = "MUSTER_THEME"
