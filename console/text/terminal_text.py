@@ -34,7 +34,7 @@ _UNSEEN = re.compile(
 """Drawn as nothing, into their neighbour, or far beyond their cell, though Unicode calls them letters or marks."""
 _LINK = re.compile(r"://|\b(?:www\.|mailto:)", re.IGNORECASE)
 
-_EXAMPLE = re.compile(r"\[:\]//(?=(?:127\.0\.0\.1|(?:USER@)?HOST)(?::(?:\d+|PORT))?(?![\w.:@%-]))")
+_EXAMPLE_LINK = re.compile(r"\[:\]//(?=(?:127\.0\.0\.1|(?:USER@)?HOST)(?::(?:\d+|PORT))?(?![\w.:@%-]))")
 """A broken link to this machine, or to a HOST that stands for one."""
 
 
@@ -49,7 +49,7 @@ def printable(text: str) -> str:
 
 def remedy_text(text: str) -> str:
     """A remedy as it may be drawn: `printable`, with the URLs of its examples whole."""
-    return _EXAMPLE.sub("://", printable(text))
+    return _EXAMPLE_LINK.sub("://", printable(text))
 
 
 def visible(text: str) -> str:

@@ -40,7 +40,7 @@ from console.tui.navigation import Navigation
 from console.tui.navigator import AFTER_S, Navigator, load_ahead, trail_of
 from console.tui.past_view import PastView
 from console.tui.terminal_driver import TerminalDriver
-from console.tui.widgets.drawing import OneLine, PageScreen, Toned
+from console.tui.widgets.drawing import NARROW, OneLine, PageScreen, Toned
 from console.tui.widgets.frame import CRUMB, Frame, FrameDrawing, since_boot
 from console.tui.widgets.pane import Pane
 from console.views.lists import EventLog
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from console.client.protocol import Client
     from console.tui.widgets.prompt_bar import PromptBar
 
-MIN_WIDTH, MIN_HEIGHT = 60, 15
+MIN_WIDTH, MIN_HEIGHT = 40, 15
 COLLECT_EVERY_S = 60.0
 """Between two looks through all that a console made."""
 COLLECT_AFTER_S = 0.5
@@ -89,6 +89,7 @@ class MusterApp(App[None]):
     ENABLE_COMMAND_PALETTE = True
     COMMANDS: ClassVar = {_palette}
     AUTO_FOCUS = None
+    HORIZONTAL_BREAKPOINTS: ClassVar = [(0, "-narrow"), (NARROW, "-usual")]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c", "quit", show=False, priority=True),
         Binding("ctrl+z", "suspend_process", show=False, priority=True),
@@ -281,6 +282,7 @@ class MusterApp(App[None]):
             f"{event.size.width:d}x{event.size.height:d} is too small\n{MIN_WIDTH}x{MIN_HEIGHT} at least"
         )
         self.drawing.top()
+        self.drawing.title()
         if self.navigator.current is not None:
             self.feed.tail(self.navigator.current.TAILS)
 

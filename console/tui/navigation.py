@@ -94,6 +94,8 @@ def open_beside(app: MusterApp, name: str) -> None:
 DEEDS: dict[str, str] = {
     "past": "console.tui.past_view:ask",
     "now": "console.tui.past_view:now",
+    "mark_time": "console.tui.past_view:mark",
+    "diff": "console.tui.past_view:difference",
     "minute_back": "console.tui.past_view:minute_back",
     "minute_on": "console.tui.past_view:minute_on",
     "five_back": "console.tui.past_view:five_back",
