@@ -350,6 +350,7 @@ PARTS = (
     "console.tui.screens.nodes",
     "console.tui.dialog_frames",
     "console.tui.screens.proposals",
+    "console.tui.screens.curve",
 )
 
 
