@@ -513,6 +513,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("settings", "Settings", commands=("settings",), argument="words", jump=","),
     Action("command", "Go", ("colon",), footer=True),
     Action("help", "Help", ("question_mark",), commands=("help",), footer=True),
+    Action("welcome", "Welcome", commands=("welcome",)),
+    Action("tour", "Tour of an incident", commands=("tour",)),
     Action("palette", "All actions", ("ctrl+p",)),
     Action("leave", "Back, or quit", ("q",)),
     Action("quit", "Quit", ("ctrl+c",), commands=("quit", "q"), footer=False),
