@@ -198,7 +198,7 @@ def _load(runs: str) -> Any:
 
 def _tell(code: str, problem: str, remedy: str, as_json: bool) -> None:
     """Report an error on standard error: for people in one or two lines, for programs as JSON."""
-    from console.text.terminal_text import printable
+    from console.text.terminal_text import printable, remedy_text
 
     if as_json:
         import json
@@ -207,7 +207,7 @@ def _tell(code: str, problem: str, remedy: str, as_json: bool) -> None:
         return
     print(f"muster: {printable(problem)}", file=sys.stderr)
     for line in remedy.splitlines():
-        print(f"  {printable(line)}", file=sys.stderr)
+        print(f"  {remedy_text(line)}", file=sys.stderr)
 
 
 def _crash_log(arguments: Sequence[str]) -> str:

@@ -31,12 +31,10 @@ if TYPE_CHECKING:
 PATIENCE_S = 5.0
 """How long a question waits for its replica; `past` tells how far one is that takes longer."""
 MAX_CHANGES = 10_000
-FROM_REPLICA = frozenset((
-    "overview", "query", "workload", "node", "queue", "fairness", "budgets", "goodput", "fragmentation", "topology",
-    "showback", "unblocking", "consolidation", "find",
-))  # fmt: skip
-"""Questions that a replica answers as an engine does. What the autoscaler foresaw is not among them: it is worked out
-anew as time passes, and kept nowhere."""
+NOT_KEPT = frozenset(("scaling",))
+"""What the autoscaler foresaw is worked out anew as time passes, and kept nowhere."""
+SEARCHES = frozenset(("unblocking", "consolidation"))
+"""Questions that a replica answers on forks of itself."""
 TIMELESS = frozenset(("past", "leave_past", "difference", "whoami", "present"))
 """Questions that are not about the cell at any time."""
 
@@ -106,7 +104,7 @@ class PastClient(Client):
             raise refuse_past(self.at_ms)
         if question.name in TIMELESS:
             return question.answered_by(self._live, arguments)
-        if question.name in FROM_REPLICA:
+        if (question.copied and question.name not in NOT_KEPT) or question.name in SEARCHES:
             return self._asked(question.name, *arguments.values())
         what = question.says[0].lower() + question.says[1:]
         remedy = "Ask it of the cell as it is; proposals and audit records carry times of their own"

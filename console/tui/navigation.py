@@ -92,6 +92,8 @@ def open_beside(app: MusterApp, name: str) -> None:
 
 
 DEEDS: dict[str, str] = {
+    "welcome": "console.tui.welcome:show",
+    "tour": "console.tui.welcome:tour",
     "past": "console.tui.past_view:ask",
     "now": "console.tui.past_view:now",
     "mark_time": "console.tui.past_view:mark",
@@ -262,7 +264,7 @@ class Navigation:
     def back(self) -> None:
         """Undo the innermost selection or filter, else one page back."""
         pane = self._app.navigator.current
-        if self._app.past.back_out() or pane is None or pane.clear_one():
+        if self._app.leave_tour() or self._app.past.back_out() or pane is None or pane.clear_one():
             return
         if not self._app.navigator.back():
             self._app.past.now()

@@ -566,7 +566,7 @@ def _curve(
     names: tuple[str, str], values: Sequence[int], height: int, text: Callable[[int], str], link: str
 ) -> list[Line]:
     """A curve beside its name, its last value, and where its scale begins: close to what varies little."""
-    base, top = scale_of(min(values), max(values))
+    base, top = scale_of(min(values), max(values), max(values) // 5)
     begins = f"from {text(base)}"
     notes = [*names, *[""] * (height - 3), begins] if height > 2 else [f"{names[0]} {names[1]}"[: _NAMES - 1], begins]
     rows = graph([value - base for value in values], height, top)

@@ -289,6 +289,8 @@ class DifferenceFold:
     def _happening(self, columns: HappeningColumns, what: str, index: int, name: Callable[[int], str]) -> Happening:
         state, row, by = self._state, columns.row[index], self._by.names[columns.by[index]]
         work = columns is self._work
+        if by in (SCHEDULER, ENGINE) and state.settings.decided_by != "muster":
+            by = state.settings.decided_by
         if by == OWNER:
             by = state.workloads.tenants.names[state.workloads.tenant[row]]
         place = state.queues.specs[columns.place[index]] if work else state.capacity.pools[columns.place[index]]

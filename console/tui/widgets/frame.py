@@ -59,6 +59,8 @@ class Frame(Covered):
         self._jumps = [OneLine("top") for _ in range(MAX_JUMP_LINES)]
         for line in self._jumps:
             line.add_class("jumps")
+        self._tour = OneLine("caution", id="tour")
+        self._tour.display = False
         self._footer = OneLine("top", id="footer")
         self.body = Body(id="body")
         self._here = ""
@@ -70,6 +72,7 @@ class Frame(Covered):
         yield self._title
         yield self.body
         yield from self._jumps
+        yield self._tour
         yield self._footer
 
     def show_top(self, spans: Sequence[Span]) -> None:
@@ -132,6 +135,13 @@ class Frame(Covered):
             side.append(part(f" {key_label(action.keys[0])} ", "off" if reason else "key", action.id))
             side.append(part(f"{action.title.lower()} ", "faded" if reason else "top", action.id))
         self._footer.show(left, right)
+
+    def show_tour(self, text: str) -> None:
+        """The next step of a tour; empty: none is taken."""
+        self._tour.display = bool(text)
+        self._tour.show(
+            [part(f" {text}", "caution")], [part(" esc ", "key"), part("leave the tour ", "caution")] if text else []
+        )
 
     def show_banner(self, text: str) -> None:
         """A line of alarm; empty takes it away."""
@@ -360,6 +370,14 @@ class FrameDrawing:
         self._app.frame.show_tabs(self._app.navigator.stack[0].NAME)
         self.title()
         self.footer()
+        self.tour()
+
+    def tour(self) -> None:
+        """The next step of the tour, if one is taken; the page that is shown may have been the one before."""
+        tour, context = self._app.tour, self._app.context()
+        if tour is not None:
+            tour.arrived(context.screen, context.targets[0].state if context.targets else "")
+        self._app.frame.show_tour("" if tour is None else tour.text)
 
     def title(self) -> None:
         app = self._app

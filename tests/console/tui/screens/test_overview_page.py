@@ -10,7 +10,7 @@ from rich.cells import cell_len
 
 from console.actions.registry import ACTIONS, parse_command
 from console.tui.screens.overview import OverviewPane, beside
-from console.views.cell_overview import OverviewData, SlowReadings, overview_columns, short_money
+from console.views.cell_overview import OverviewData, SlowReadings, overview_columns, short_money, trend
 from console.views.findings import question, queues, times, worst_first
 from console.views.sections import BORROWED, IDLE, USED, Line, Section, bar, quota_parts
 from engine.model.errors import RefusedError
@@ -199,3 +199,15 @@ def test_queues_have_the_trend_of_what_waits_where_there_is_room() -> None:
     assert {len(line) for line in drawn} == {57}
     assert "LAST 2H" not in queues(rows, 40, 6, trends).note
     assert texts([queues(rows, 57, 6)])[0] != drawn[0]
+
+
+@pytest.mark.parametrize(("high", "begins"), [(5, "from 80%"), (40, "from 0%")])
+def test_a_trend_is_no_slab_where_use_stays_high_and_says_where_it_begins(high: int, begins: str) -> None:
+    use = [900 - high * (i % 20) for i in range(40)]
+    history = tuple((60_000 * (i + 1), share, 100) for i, share in enumerate(use))
+    section = trend(msgspec.structs.replace(FINE, history=history), 60, 4)
+    drawn = texts([section])
+    assert begins in drawn[3]
+    assert len({line[10:] for line in drawn[:4]}) > 1
+    assert len(set("".join(line[10:] for line in drawn[:4]))) > 3, "its shape shows"
+    assert [line.link for line in section.lines if line.link] == ["curve cell gpu", "curve cell length"]
