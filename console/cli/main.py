@@ -180,6 +180,7 @@ def _looks(target: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--linear", action="store_true", default=None, help="line by line, for screen readers, pipes and any terminal"
     )
+    group.add_argument("--page", metavar="LINE", help="begin on the page of a : line, such as 'workload W-12'")
 
 
 def _exit_table() -> list[str]:

@@ -114,6 +114,7 @@ def open_console(arguments: argparse.Namespace) -> int:
         status = run(
             connect, read_only=settings.readonly, title=title, log=folder / "console.log", identity=identity,
             theme=settings.theme, keys=key_map(given_keys(os.environ)), flags=vars(arguments),
+            page=getattr(arguments, "page", None) or "",
             environment_of=of_names,
             start=cast("ScreenName", settings.start_page), session=session, at=at,
         )  # fmt: skip

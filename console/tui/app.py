@@ -116,12 +116,14 @@ class MusterApp(App[None]):
         environment_of: EnvironmentOf = no_environment,
         session: SessionState | None = None,
         flags: Mapping[str, Any] | None = None,
+        page: str = "",
         at: str = "",
     ) -> None:
         """`at`: the earlier time to begin at, as a person writes it; `theme` as the setting of that name has it;
         `environment_of`: the environment of a cell of these names; `flags`: what was given on the command line, for the
-        page of settings."""
+        page of settings; `page`: the `:` line to begin on."""
         super().__init__()
+        self._page = page
         self.registry = key_map.rows(keys.bound)
         """Every action, with the keys of this person."""
         key_map.show(self.registry)
@@ -144,7 +146,7 @@ class MusterApp(App[None]):
         """What a page was refused last, and when."""
         self.link = ConnectionState()
         self.past = PastView(self)
-        self._welcomed = False
+        self._welcomed = bool(page)  # who asked for a page wants that
         self.tour: Tour | None = None
         """The tour that this person takes."""
         self._begin_at = at
@@ -202,7 +204,9 @@ class MusterApp(App[None]):
         trail = trail_of(place.get("trail"))
         if trail and lost:
             self.say("restored where you were before the last console was lost")
-        self.navigator.open(self.frame.body, self._start, trail)
+        self.navigator.open(self.frame.body, self._start, () if self._page else trail)
+        if self._page:
+            self.steering.follow(self._page)
         self.feed.start()
         self.set_timer(AFTER_S, load_ahead)
         self.set_interval(1, self._time_passes)
@@ -537,6 +541,7 @@ def run(
     environment_of: EnvironmentOf = no_environment,
     session: SessionState | None = None,
     flags: Mapping[str, Any] | None = None,
+    page: str = "",
     at: str = "",
 ) -> int:
     """Show the console until the person leaves. The factory is called on a thread, after the first paint and again
@@ -545,7 +550,7 @@ def run(
     sys.setswitchinterval(SWITCH_S)
     app = MusterApp(
         client_factory, read_only=read_only, title=title, start=start, log=log, identity=identity, theme=theme,
-        keys=keys, environment_of=environment_of, session=session, flags=flags, at=at,
+        keys=keys, environment_of=environment_of, session=session, flags=flags, at=at, page=page,
     )  # fmt: skip
     if constants.DRIVER is None:
         # Not in a browser, where textual-serve brings one.
