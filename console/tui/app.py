@@ -146,7 +146,7 @@ class MusterApp(App[None]):
         """What a page was refused last, and when."""
         self.link = ConnectionState()
         self.past = PastView(self)
-        self._welcomed = False
+        self._welcomed = bool(page)  # who asked for a page wants that
         self.tour: Tour | None = None
         """The tour that this person takes."""
         self._begin_at = at

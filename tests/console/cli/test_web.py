@@ -168,6 +168,9 @@ async def test_a_link_opens_its_page_on_a_phone_and_a_button_is_a_key(tab: Tab, 
     await tab.until("● ready")
     columns = await tab.do("Runtime.evaluate", expression="document.querySelector('.xterm-screen').clientWidth")
     assert columns["result"]["value"] <= 375, "nothing hangs over the edge"
+    under = "document.querySelector('.xterm-screen').getBoundingClientRect().bottom"
+    covered = await tab.do("Runtime.evaluate", expression=f"{under} - document.querySelector('#keys').offsetTop")
+    assert covered["result"]["value"] <= 0, "the footer is above the buttons"
     await tab.do("Runtime.evaluate", expression="document.querySelector('#keys [data-key=Enter]').click()")
     await tab.until("Devices")
     assert not tab.problems
