@@ -49,8 +49,8 @@ bench: $(STAMP)  ## the budgets of the house, measured
 bench-console: $(STAMP)  ## the console in a real terminal on 130,000 nodes and a million workloads: key to paint, memory
 	$(BIN)/python tests/bench/console_bench.py --json bench-console-results.json
 
-picture: $(STAMP)  ## docs/console.svg, from the real console on the real engine
-	$(BIN)/python docs/picture.py docs/console.svg
+picture: $(STAMP)  ## the pictures of the documents, from the real console on a demo engine
+	$(BIN)/python docs/picture.py docs
 
 format: $(STAMP)
 	$(BIN)/ruff format .

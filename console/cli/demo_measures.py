@@ -30,6 +30,8 @@ STAYS = 0.4
 """Share of what waits that is still there an hour later, beside what comes."""
 DAY_SPREAD, HOUR_SPREAD, HOUR_MEMORY = 0.08, 0.04, 0.8
 """Standard deviations of the logarithm of a day's and an hour's load, and how much an hour is like the one before."""
+MIN_WAITING = 0.5
+"""Workloads that wait on average, from which on something waits in the interval."""
 P50, P95 = math.log(2), math.log(20)
 """Quantiles of an exponential wait with mean 1."""
 
@@ -109,6 +111,13 @@ def _length_h(habit: TeamHabit) -> float:
     return min(habit.median_min / 60 * math.exp(habit.spread**2 / 2), habit.longest_h)
 
 
+def _quota(cell: CellSpec, queue: str, resource: str) -> int:
+    """What the queue and all below it are given by name."""
+    return sum(
+        each.nominal.get(resource, 0) for each in cell.queues if each.name == queue or each.name.startswith(f"{queue}/")
+    )
+
+
 class _Flows:
     """The series of a cell over some times, summed up pool by pool."""
 
@@ -122,6 +131,8 @@ class _Flows:
         for queue in cell.queues:
             for metric in ("demand_gpu", "demand_cpu", "used_gpu", "used_cpu", "cost_rate"):
                 self._add(metric, "queue", queue.name, 0.0)
+            for resource, quota in (("gpu", "gpu_milli"), ("cpu", "cpu_milli")):
+                self._add(f"quota_{resource}", "queue", queue.name, _quota(cell, queue.name, quota))
             self._count("queue", queue.name, 0.0, 0.0, 0.0)
 
     def add_pool(self, pool: PoolSpec, asked: Mapping[TeamHabit, Values], outages: Sequence[Outage]) -> None:
@@ -140,14 +151,16 @@ class _Flows:
         self._add_capacity(pool, nodes, ready, used, late / np.maximum(total, 1e-9))
 
     def rows(self) -> Iterator[Row]:
-        """The series as telemetry takes them. Of waits only those of intervals in which something started."""
+        """The series as telemetry takes them. Of waits only those of intervals in which something started or waited."""
         for (of, queue), arriving in self._arriving.items():
             waiting = self._series["waiting", of, queue]
             mean_s = 3600 * waiting / np.maximum(arriving, 1e-9)
-            some = self._series["started", of, queue] > 0
-            for metric, quantile in (("wait_p50_s", P50), ("wait_p95_s", P95)):
-                if some.any():
-                    yield metric, of, queue, self._at_ms[some].tolist(), np.rint(mean_s * quantile)[some].tolist()
+            started, waits = self._series["started", of, queue] > 0, waiting >= MIN_WAITING
+            for name, some in (("wait", started), ("waiting", waits)):
+                for part, quantile in (("p50", P50), ("p95", P95)):
+                    if some.any():
+                        values = np.rint(mean_s * quantile)[some].tolist()
+                        yield f"{name}_{part}_s", of, queue, self._at_ms[some].tolist(), values
         times = self._at_ms.tolist()
         for key, values in self._series.items():
             yield (*key, times, np.rint(values).tolist())
