@@ -64,9 +64,12 @@ def keep_measures(
             measured.add_pool(pool, asked, [outage for outage in outages if outage.pool == pool.name])
         return measured
 
-    telemetry.add_rows(flows(fine_ms, end_ms, FINE_STEP_MS).rows(), step_ms=MINUTE_MS)
+    fine = list(flows(fine_ms, end_ms, FINE_STEP_MS).rows())
+    telemetry.add_rows(fine, step_ms=MINUTE_MS)
     telemetry.flush()
-    telemetry.add_hours(flows(begin_ms, fine_ms, HOUR_MS).rows())
+    # Hours are kept of what is still measured: where nothing waited in two days there is no such series.
+    there = {row[:3] for row in fine}
+    telemetry.add_hours(row for row in flows(begin_ms, fine_ms, HOUR_MS).rows() if row[:3] in there)
 
 
 def capacity_of(cell: CellSpec, since_ms: int, until_ms: int, outages: Sequence[Outage]) -> Row:
