@@ -371,7 +371,7 @@ class Listings:
         view = parse_view(kind, asked["filter"])
         sort = parse_sort(kind, asked["sort"]) if asked["sort"] else view.sort or ()
         if asked["cursor"] and (sort or asked["offset"]):
-            raise SpecError("cursor", "goes neither with sort nor with offset", "Leave them out")
+            raise SpecError("cursor", "cannot be combined with sort or offset", "Leave them out")
         query = Query(
             kind=kind,
             where=view.terms,
@@ -409,9 +409,9 @@ def row_of(cursor: str, kind: str, filtered: str) -> int:
         if not (row.isdigit() and len(row) < 12):
             raise ValueError
     except (ValueError, binascii.Error):
-        raise SpecError("cursor", f"{cursor[:60]!a} is no cursor", "Send `next` of the page before") from None
+        raise SpecError("cursor", f"{cursor[:60]!a} is not a cursor", "Send `next` of the page before") from None
     if mark != _mark(kind, filtered):
-        raise SpecError("cursor", "is of another list", "Keep filter and kind while you go from page to page")
+        raise SpecError("cursor", "belongs to another list", "Keep filter and kind while you go from page to page")
     return int(row)
 
 

@@ -644,13 +644,13 @@ class FakeClient(Client):
         )  # fmt: skip
         return ProcessReport(
             id=workload_id, attempts=(AttemptView(attempt=1, tasks=(task,), tasks_total=1),) if self.written else (),
-            why_none="" if self.written else "nothing runs for real in this cell",
+            why_none="" if self.written else "this cell runs no real work",
         )  # fmt: skip
 
     def output(self, request: OutputRequest, wait_s: float = 0.0) -> OutputPart:
         self._find(request.id)
         if not self.written:
-            raise RefusedError("nothing runs for real in this cell", "Start an engine that runs work with: muster here")
+            raise RefusedError("this cell runs no real work", "Start an engine that runs work with: muster here")
         end = len(self.written)
         at = max(0, end + request.offset) if request.offset < 0 else request.offset if request.offset <= end else 0
         data = self.written[at : at + request.most]
@@ -813,7 +813,7 @@ class FakeClient(Client):
                 horizon_ms=outlook.horizon_ms, seeds=outlook.seeds, figures=outlook.figures,
             )
             if number == 0
-            else SuggestionTrial(state="none", why="nothing would be done"),
+            else SuggestionTrial(state="none", why="no change"),
             track=Track(
                 kind="pool_ahead", acted=6, held=4, partly=1, unknown=1, held_low_permille=376,
                 held_high_permille=964, left=3, resolved=1,
@@ -1251,7 +1251,7 @@ class FakeClient(Client):
     def approve_runbook(self, vote: RunbookVote) -> RunbookLine:
         line = self.runbook(vote.id).line
         if vote.sha256 != line.sha256:
-            raise RefusedError("the SHA-256 given is not that of the file", "Look at it again")
+            raise RefusedError("the SHA-256 given is not that of the file", "Review it again")
         return msgspec.structs.replace(line, status="approved", note=f"by {self.me}")
 
     def retire_runbook(self, vote: RunbookVote) -> RunbookLine:

@@ -87,7 +87,7 @@ def test_who_shares_a_fleets_socket_touches_what_is_theirs(
     fleet.submit([job("theirs")])
     with pytest.raises(RefusedError, match="not yours"):
         fleet.withdraw(["theirs", "owners"])
-    with pytest.raises(RefusedError, match="whoever owns the fleet"):
+    with pytest.raises(RefusedError, match="only the owner of the fleet"):
         fleet.set_closed("a", closed=False)
     assert [fleet.submission(name).state for name in ("owners", "theirs")] == ["waiting", "waiting"]
     with pytest.raises(RefusedError, match="already, as another"):
@@ -105,7 +105,7 @@ def test_stopping_a_fleet_ends_no_process_but_the_one_that_listens(
         monkeypatch.setattr(served.fleet, "view", lambda pid=pid: msgspec.structs.replace(view, pid=pid))
         assert run(["fleet", "stop"]) != 0
     assert ended == []
-    assert "is not the one that listens" in capsys.readouterr().err
+    assert "the process that listens" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

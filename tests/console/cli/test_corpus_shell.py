@@ -329,9 +329,9 @@ def test_forged_replayed_and_foreign_signatures(lab: ShellTeam, capsys: Capture)
     refused(lab, capsys, approve(made), "cat", 4, "not by a key of", *on_record)
     lab.agent.reset()
     lab.agent.keys = ("mallory", "ann")
-    refused(lab, capsys, approve(made), "cat", 4, "has none of your enrolled keys")
+    refused(lab, capsys, approve(made), "cat", 4, "holds none of your enrolled keys")
     lab.agent.reset()
-    refused(lab, capsys, approve(made), "", 4, "is nobody that the policy names")
+    refused(lab, capsys, approve(made), "", 4, "is not in the policy")
     assert lab.base.proposal(made.id).votes == ()
 
 

@@ -218,7 +218,7 @@ def test_a_forged_request_is_refused_and_on_record(http: httpx.Client, loop: Eng
 
 def test_one_persons_signature_under_anothers_name_is_refused(http: httpx.Client) -> None:
     given = headers(http, "bob", "/v1/thaw", b"{}") | {AS: "alice"}
-    assert "another than 'person:alice'" in refused(http.post("/v1/thaw", content=b"{}", headers=given))
+    assert "not signed by 'person:alice'" in refused(http.post("/v1/thaw", content=b"{}", headers=given))
 
 
 def test_a_header_that_cannot_be_read_is_refused(http: httpx.Client) -> None:
@@ -368,7 +368,7 @@ def test_who_cannot_sign_is_told_why(key_file: Path) -> None:
     for given, caller, problem in (
         (settings, known_to(), "no key of alice"),
         (settings, known_to("SHA256:other"), "not enrolled"),
-        (ConsoleSettings(), known_to(), "nobody that the policy names"),
+        (ConsoleSettings(), known_to(), "not in the policy"),
         (ConsoleSettings(operator="alice", key="agent"), known_to("x"), "no ssh-agent"),
         (ConsoleSettings(operator="alice", key=str(key_file.parent / "none")), known_to("x"), "cannot be read"),
         (ConsoleSettings(operator="alice", key=str(key_file)), known_to(fingerprint(key_file)), "without a terminal"),
@@ -383,7 +383,7 @@ def test_what_was_unlocked_asks_for_nothing_later(key_file: Path) -> None:
     assert identity.sign(known_to(fingerprint(key_file)), kind="vote").key == fingerprint(key_file)
     late = Identity(ConsoleSettings(key=str(key_file)), lambda _: pytest.fail("asked"))
     late.unlock()
-    with pytest.raises(RefusedError, match="cannot be asked for here"):
+    with pytest.raises(RefusedError, match="needs a terminal"):
         late.sign(msgspec.structs.replace(known_to(fingerprint(key_file)), subject="person:alice"), kind="vote")
 
 

@@ -90,7 +90,7 @@ def test_two_who_share_an_account_and_name_themselves_are_two() -> None:
         presence.say(ALICE, PresenceAsk(session=session, page="proposal", thing="proposal P-1", says=says))
     seen = presence.look(ALICE, "a" * 32).here
     assert [(each.says, each.mine) for each in seen] == [("bob", False), ("ann", True)]
-    assert told(seen, "proposal P-1") == "bob? and you elsewhere looking at this"
+    assert told(seen, "proposal P-1") == "bob? and you in another session looking at this"
 
 
 def test_what_is_said_of_others() -> None:
@@ -106,7 +106,7 @@ def test_what_is_said_of_others() -> None:
     assert told((here("unix:0", says="person:eve"),), p1) == "eve? looking at this"
     assert told((here("person:root", says="eve"),), p1) == "eve? looking at this"
     assert told((here("person:eve", says="eve"),), p1) == "eve looking at this"
-    assert told((here("unix:0", mine=True),), p1) == "you elsewhere looking at this"
+    assert told((here("unix:0", mine=True),), p1) == "you in another session looking at this"
     assert told((here("unix:0", "x", mine=True),), p1) == ""
 
 

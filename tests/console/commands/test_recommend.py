@@ -283,7 +283,7 @@ def test_what_people_ask_of_the_twin_goes_first(loop: EngineLoop) -> None:
 def test_what_the_twin_cannot_try_says_so(loop: EngineLoop) -> None:
     client = LocalClient(loop, gate_of(loop.engine), Advisor(loop))
     loop.call(lambda engine: engine.command(Cordon(ids=("c0",))))
-    assert edits_of(suggestion("notify")) == "nothing would be done"
+    assert edits_of(suggestion("notify")) == "no change"
     assert "no edit for set autoscaling" in str(edits_of(suggestion("set_autoscaling")))
     assert client.recommendations().open == ()
 

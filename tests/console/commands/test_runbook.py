@@ -136,7 +136,7 @@ def test_a_dry_run_shows_all_and_does_nothing(shell: Shell, loop: EngineLoop, ca
     assert shell("runbook", "run", ID, "--input", f"node={where}", "--dry-run") == 0
     told = capsys.readouterr().out
     for part in (
-        "does it apply now? yes", f"node {where} is ready", f"drain {where} (cordoned, requeues first", "Waiting",
+        "applies now: yes", f"node {where} is ready", f"drain {where} (cordoned, requeues first", "Waiting",
         "node " + where + " has 0 workloads within 1200 s", "way back", "[T2", "dry run: nothing was proposed",
     ):  # fmt: skip
         assert part in told, part
@@ -152,7 +152,7 @@ def test_a_dry_run_shows_all_and_does_nothing(shell: Shell, loop: EngineLoop, ca
 def test_a_run_that_does_not_apply_says_so(shell: Shell, capsys: Capture) -> None:
     assert shell("runbook", "run", "hand-back-nodes", "--input", "nodes=g0,g1", "--dry-run") == 0
     told = capsys.readouterr().out
-    assert "does it apply now? NO" in told
+    assert "applies now: NO" in told
     assert "- node g0 is ready; wanted == cordoned" in told
 
 
@@ -172,7 +172,7 @@ def test_from_draft_to_proposal(shell: Shell, loop: EngineLoop, capsys: Capture)
     assert "is not approved for use" in capsys.readouterr().err
     assert shell("runbook", "show", ID, "--json") == 0
     sha256 = json.loads(capsys.readouterr().out)["line"]["sha256"]
-    assert shell("runbook", "approve", ID) == 4, "nobody can be asked here"
+    assert shell("runbook", "approve", ID) == 4, "no terminal to ask on"
     assert shell("runbook", "approve", ID, "--yes") == 2, "which bytes were looked at?"
     assert shell("runbook", "approve", ID, "--yes", "--sha256", "0" * 64) == 4
     assert shell("runbook", "approve", ID, "--yes", "--sha256", sha256[:12]) == 0
@@ -245,5 +245,5 @@ def test_folders_of_the_settings_are_absolute(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="no absolute path"):
         folders_of(load({}, {"MUSTER_CONFIG": "/nowhere", "MUSTER_RUNBOOKS": "books"}))
     file.write_text('runbooks = "books"\n')
-    with pytest.raises(SpecError, match="a list of texts"):
+    with pytest.raises(SpecError, match="a list of strings"):
         load({}, {"MUSTER_CONFIG": str(file)})

@@ -71,6 +71,6 @@ def test_nodes_that_boot_or_are_ordered_are_in_the_overview() -> None:
     engine = elastic(pool("p", boot_ms=(600_000, 600_000)))
     order(engine, 3)
     nodes = "\n".join(overview_lines(engine.overview()))
-    assert "0: 0 ready, 3 ordered besides" in nodes
+    assert "0: 0 ready, 3 also ordered" in nodes
     engine.advance(60_000)
     assert "3: 0 ready, 3 booting" in "\n".join(overview_lines(engine.overview()))

@@ -72,7 +72,7 @@ def test_goodput_leaves_out_what_was_lost(shell: Shell, capsys: pytest.CaptureFi
     )
     assert shell("budget", "efficiency") == 0
     out = capsys.readouterr().out
-    assert "$72.00 that all nodes have cost" in out
+    assert "$72.00 spent on all nodes" in out
     assert max(map(len, out.splitlines())) <= 100
 
 

@@ -104,10 +104,10 @@ def test_an_incident_is_the_same_each_time(id_: str, played: Callable[[str], Pla
     ("change", "problem"),
     [
         ("  titel: x\n", "did you mean 'title'"),
-        ("  control: true\n  accept: [{}]\n", "control with something to do"),
+        ("  control: true\n  accept: [{}]\n", "control with an action"),
         ("  accept: [{drian: {nodes: [a]}}]\n", "did you mean 'drain'"),
-        ("  accept: [{}]\n  perfect: [{drain: {node: [a]}}]\n", "is no parameter of drain"),
-        ("  accept: [{}]\n  recovers: {runs: [a]}\n", "by when"),
+        ("  accept: [{}]\n  perfect: [{drain: {node: [a]}}]\n", "is not a parameter of drain"),
+        ("  accept: [{}]\n  recovers: {runs: [a]}\n", "the expected check"),
         ("  accept: [{}]\n  script: [{pass: 1h, hold: [a]}]\n", "is not one step"),
         ("  accept: [{}]\n  keeps: {may_stopp: [a]}\n", "may_stopp"),
     ],

@@ -61,7 +61,7 @@ def test_other_kinds() -> None:
         ("tenant>3", "^^^^^^^^", "no order"),
         ("gpu~3", "   ^", "number"),
         ("state:", "      ^", "state:queued"),
-        ("!", "^", "nothing to look for"),
+        ("!", "^", "empty search"),
     ],
 )
 def test_errors_point_at_what_is_wrong(text: str, caret: str, says: str) -> None:

@@ -342,7 +342,7 @@ def test_the_same_question_about_the_same_facts_is_answered_once_and_recorded_ea
         assert second.model is not None
         assert second.model.called is not None
         assert (second.model.called.cached, second.model.called.cost_microusd) == (True, 0)
-        assert first.agreement == "both do nothing"
+        assert first.agreement == "both propose no action"
         drafted(service, "what else waits?")
         assert len(server.seen) == 2, "another question is another"
         now[0] += TTL_MS / 1000

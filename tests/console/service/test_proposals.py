@@ -360,7 +360,7 @@ def test_words_that_claim_an_approval_are_words(lab: Lab, capsys: pytest.Capture
         ("steps: []\n", "no list of steps"),
         ("- drain\n", "is not a mapping"),
         ("limits: {gpu: 3}\nsteps: [{action: cordon, targets: [g0]}]\n", "Did you mean 'gpus'?"),
-        ("when_asked: 1\nsteps: [{action: cordon, targets: [g0]}]\n", "neither true nor false"),
+        ("when_asked: 1\nsteps: [{action: cordon, targets: [g0]}]\n", "must be true or false"),
         ("steps: &x [{action: cordon, targets: [g0]}]\n", "anchor"),
         ("steps: [{action: cordon, action: drain, targets: [g0]}]\n", "action"),
     ],

@@ -105,7 +105,7 @@ def test_a_line_asks_for_subject_curve_and_window(line: str, words: str) -> None
     ("line", "problem"),
     [
         ("queue:a wiat", "queue:a wiat"), ("wiat", "Did you mean 'wait'"), ("planet:x", "no KIND:NAME"),
-        ("queue:", "no KIND:NAME"), ("tenant:x wait", "not measured of a tenant"), ("cell:x", "no KIND:NAME"),
+        ("queue:", "no KIND:NAME"), ("tenant:x wait", "not measured for a tenant"), ("cell:x", "no KIND:NAME"),
     ],
 )  # fmt: skip
 def test_a_wrong_line_says_what_there_is(line: str, problem: str) -> None:
