@@ -319,7 +319,7 @@ ACTIONS: tuple[Action, ...] = (
         targets="proposal", why_not=_unverified,
     ),
     Action(
-        "say_go", "Confirm step", ("C",), ("proposal",), shell="muster proposal confirm ID STEP", footer=True, changes=True,
+        "say_go", "Confirm", ("C",), ("proposal",), shell="muster proposal confirm ID STEP", footer=True, changes=True,
         fleeting=True, targets="proposal", why_not=_waits_for_word,
     ),
     Action(

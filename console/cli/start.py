@@ -496,9 +496,7 @@ def refuse_without_terminal() -> None:
             "Use `muster --linear`, or `muster overview` and `muster get workloads`, in pipes and scripts",
         )
     if not sys.stderr.isatty():
-        raise SpecError(
-            "standard error", "is redirected, and the console draws on the terminal", "Remove the 2>"
-        )
+        raise SpecError("standard error", "is redirected, and the console draws on the terminal", "Remove the 2>")
     if cannot_place_a_cursor():
         raise SpecError("TERM", "this terminal cannot position the cursor", "Use `muster --linear`, or set TERM")
 

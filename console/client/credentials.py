@@ -381,7 +381,9 @@ def keep(where: str, token: str, environment: Mapping[str, str]) -> Path:
     except OSError as error:
         with contextlib.suppress(OSError):
             os.unlink(name)
-        raise SpecError(str(path), f"cannot be written ({error.strerror})", "Free disk space, or use another folder") from None
+        raise SpecError(
+            str(path), f"cannot be written ({error.strerror})", "Free disk space, or use another folder"
+        ) from None
     return path
 
 

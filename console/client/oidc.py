@@ -165,7 +165,9 @@ def discovered(issuer: str, ca_file: str = "") -> dict[str, Any]:
     """The provider's discovery document. Raises UnreachableError, also when it names another issuer."""
     found = fetched("GET", issuer.rstrip("/") + DISCOVERY, ca_file)
     if found.get("issuer") != issuer:
-        raise UnreachableError(f"{issuer} gives its name as {str(found.get('issuer'))[:80]!a}", "Set oidc_issuer to that")
+        raise UnreachableError(
+            f"{issuer} gives its name as {str(found.get('issuer'))[:80]!a}", "Set oidc_issuer to that"
+        )
     return found
 
 

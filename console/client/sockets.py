@@ -151,11 +151,11 @@ def parse_listen(listen: str, *, secured: bool = False) -> tuple[str, int]:
     host = host.strip("[]") or "127.0.0.1"
     host = "127.0.0.1" if host == "localhost" else host
     if not (port.isascii() and port.isdigit() and int(port) < 65536):
-        raise SpecError("listen", f"{listen[:60]!a} is not HOST:PORT", "Write for example 127.0.0.1:7373")
+        raise SpecError("listen", f"{listen[:60]!a} is not HOST:PORT", "Write it like 127.0.0.1:7373")
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        raise SpecError("listen", f"{host[:60]!a} is not an address", "Write for example 127.0.0.1:7373") from None
+        raise SpecError("listen", f"{host[:60]!a} is not an address", "Write it like 127.0.0.1:7373") from None
     if not address.is_loopback and not secured:
         raise RefusedError(
             f"{host} is reachable from other machines, and without TLS nobody can be authenticated",
@@ -213,7 +213,9 @@ def _remove_stale(path: Path) -> None:
     if not stat.S_ISSOCK(found.st_mode):
         raise SpecError("socket", f"{path} exists and is not a socket", "Choose another path or move the file away")
     if found.st_uid != os.getuid():
-        raise SpecError("socket", f"{path} is a socket of another user", "Choose another path, or ask the owner to remove it")
+        raise SpecError(
+            "socket", f"{path} is a socket of another user", "Choose another path, or ask the owner to remove it"
+        )
     path.unlink(missing_ok=True)
 
 

@@ -378,7 +378,10 @@ def key(arguments: argparse.Namespace) -> None:
     if state.key == verifier.UNSIGNED:
         print("nothing is signed: whoever can write the journal can rewrite the audit", file=sys.stderr)
     else:
-        print(f"the private key is in {printable(state.key_file)}; use --key with `verify` on other machines", file=sys.stderr)
+        print(
+            f"the private key is in {printable(state.key_file)}; use --key with `verify` on other machines",
+            file=sys.stderr,
+        )
 
 
 def _agree(arguments: argparse.Namespace, question: str) -> None:

@@ -304,7 +304,11 @@ def plan_lines(plan: ConsolidationPlan) -> list[str]:
     unit = plan.unit.upper()
     brings = [
         f"{printable(work.id)} ({work.tasks:,} {'task' if work.tasks == 1 else 'tasks'}, {_size(work)}) starts now, "
-        + ("otherwise at an unknown time" if work.waits_ms is None else f"instead of in {duration(work.waits_ms)} or later")
+        + (
+            "otherwise at an unknown time"
+            if work.waits_ms is None
+            else f"instead of in {duration(work.waits_ms)} or later"
+        )
         for work in plan.unblocks
     ]
     if plan.frees:

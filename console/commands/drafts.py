@@ -147,7 +147,9 @@ def excerpt_of(name: str) -> Excerpt:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise SpecError(where, f"is not UTF-8 text (byte {error.start:,})", "Convert it, for example with iconv") from None
+        raise SpecError(
+            where, f"is not UTF-8 text (byte {error.start:,})", "Convert it, for example with iconv"
+        ) from None
     return Excerpt(field="standard input" if name == "-" else f"file {_typed(Path(name).name)}", text=text)
 
 

@@ -90,7 +90,9 @@ def copy(arguments: argparse.Namespace) -> None:
     with closing(FleetJournal(source)) as old, closing(FleetJournal(target)) as new:
         counts = copied(old, new)
     told = ", ".join(f"{name} {rows:,}" for name, rows in counts.items())
-    write_lines([printable(f"{target}: {told}"), printable(f"{source} is unchanged: from now on serve only one of the two")])
+    write_lines(
+        [printable(f"{target}: {told}"), printable(f"{source} is unchanged: from now on serve only one of the two")]
+    )
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -110,7 +112,9 @@ def stop(arguments: argparse.Namespace) -> None:
     paths = _paths(arguments)
     peer = probe(paths.socket)  # the system's word, not that of whoever answers there
     if peer is None or peer.pid not in (pid, -1) or pid <= 1:
-        raise RefusedError(f"the process that listens on {paths.socket} is not the fleet's process {pid}", "Stop it with `kill`")
+        raise RefusedError(
+            f"the process that listens on {paths.socket} is not the fleet's process {pid}", "Stop it with `kill`"
+        )
     os.kill(pid, signal.SIGTERM)
     until = time.monotonic() + STOP_S
     while time.monotonic() < until:

@@ -74,7 +74,9 @@ def history(arguments: argparse.Namespace) -> None:
         return
     of, colon, subject = arguments.subject.partition(":")
     if of not in ("", *OFS) or (colon and not subject):
-        raise SpecError("SUBJECT", f"{arguments.subject[:40]!a} is not KIND:NAME", "Write it like queue:research, or cell")
+        raise SpecError(
+            "SUBJECT", f"{arguments.subject[:40]!a} is not KIND:NAME", "Write it like queue:research, or cell"
+        )
     if not of and arguments.metric in METRICS:
         of = METRICS[arguments.metric].of[0]
     step_ms = _span("--step", arguments.step) if arguments.step else _step(last_ms)

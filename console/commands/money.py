@@ -113,7 +113,9 @@ def _within_ms(text: str | None) -> int:
     found = _read("--within", text, duration_ms) or 0
     if not 1 <= found <= MAX_WITHIN_MS:
         raise SpecError(
-            "--within", f"{shown(text)} is not a time up to {MAX_WITHIN_MS // 1000} s", "Write it like 5s; --seeds N has no time limit"
+            "--within",
+            f"{shown(text)} is not a time up to {MAX_WITHIN_MS // 1000} s",
+            "Write it like 5s; --seeds N has no time limit",
         )
     return found
 
@@ -125,7 +127,9 @@ def _run_ms(text: str) -> int:
         hours = Decimal("NaN")
     if not hours.is_finite() or not 0 < hours * HOUR_MS <= MAX_RUN_MS:
         raise SpecError(
-            "--hours", f"{shown(text)} is not a number of hours up to {MAX_RUN_MS // HOUR_MS:,}", "Write it like 6 or 0.5"
+            "--hours",
+            f"{shown(text)} is not a number of hours up to {MAX_RUN_MS // HOUR_MS:,}",
+            "Write it like 6 or 0.5",
         )
     return max(1, round(hours * HOUR_MS))
 
@@ -320,7 +324,11 @@ def lines(report: GoodputReport) -> list[str]:
         ("goodput", f"{report.goodput_permille / 10:.1f}% of {money(report.cost_microusd)} spent on all nodes"),
         ("wasted", f"{money(report.wasted_microusd)} charged for work that was lost, failed or cancelled"),
         ("idle", money(report.cost_microusd - report.charged_microusd - report.downtime_microusd)),
-        *([("downtime", f"{money(report.downtime_microusd)} while no engine was running")] if report.downtime_microusd else []),
+        *(
+            [("downtime", f"{money(report.downtime_microusd)} while no engine was running")]
+            if report.downtime_microusd
+            else []
+        ),
         ("finished", f"{report.finished:,} workloads, {_each(report.per_finished_microusd)} each, idle nodes included"),
         ("turned", f"{report.turned:,} live workloads wait for on-demand nodes: no slack left"),
     ]

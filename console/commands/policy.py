@@ -126,7 +126,11 @@ def check_lines(found: PolicyCheck) -> list[str]:
     lines += ["", *_wrapped(found.two_people)]
     if found.need:
         lines += ["", "compared with the policy in force:", *change_lines(found.changes)]
-        lines += ["", *_wrapped(f"Putting it into force needs {found.need}."), f"You would be {', '.join(found.roles)}."]
+        lines += [
+            "",
+            *_wrapped(f"Putting it into force needs {found.need}."),
+            f"You would be {', '.join(found.roles)}.",
+        ]
     return lines + _section("notes", found.notes)
 
 

@@ -167,7 +167,7 @@ def proposals(arguments: argparse.Namespace) -> None:
             ]
         )
     if not found and not arguments.all and not arguments.state:
-        _say(["what is over: muster proposal list --all"])
+        _say(["closed ones: muster proposal list --all"])
     if len(found) == MAX_LISTED:
         _say([f"showing the newest {MAX_LISTED}; filter with --state"])
 
@@ -274,7 +274,7 @@ def break_glass(arguments: argparse.Namespace) -> int:
         _confirm(arguments, client, proposal, always_digest=True)
         signed = signature(arguments, client, proposal, "breakglass", "approve") if proposal.signed else None
         outcome = client.break_glass(proposal.id, proposal.digest, arguments.reason, signed)
-    _say(["the glass was broken: another person must close the review, see muster proposal reviews"])
+    _say(["break-glass was used: another person must close the review, see muster proposal reviews"])
     return print_outcome(arguments, outcome)
 
 

@@ -152,9 +152,7 @@ def inputs_of(given: list[str]) -> dict[str, str]:
     for text in given:
         name, sign, value = text.partition("=")
         if not sign or not name:
-            raise SpecError(
-                "--input", f"{ascii(text)[:60]} is not NAME=VALUE", "Write it like --input node=gpu-007"
-            )
+            raise SpecError("--input", f"{ascii(text)[:60]} is not NAME=VALUE", "Write it like --input node=gpu-007")
         if name in found:
             raise SpecError("--input", f"{ascii(name)[:40]} is given twice", "Separate several ids with commas")
         found[name] = value

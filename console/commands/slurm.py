@@ -70,7 +70,9 @@ def retry(arguments: argparse.Namespace) -> int:
         if detail.act is not None:
             return propose_and_do(arguments, client, again(detail, arguments.reason))
     if arguments.dry_run:
-        raise SpecError("--dry-run", "needs an action, which has a plan", "muster slurm intents N tells what is known")
+        raise SpecError(
+            "--dry-run", "needs an action, which has a plan", "See what is known with muster slurm intents N"
+        )
     return _answer(arguments, "retry")
 
 

@@ -96,7 +96,11 @@ class CellSnapshot(NamedTuple):
         if self.mirror.state == "none":
             return ""
         if self.mirror.state != "following":
-            return f"its Slurm is {self.mirror.state}: {self.mirror.error}" if self.mirror.error else "its Slurm is starting"
+            return (
+                f"its Slurm is {self.mirror.state}: {self.mirror.error}"
+                if self.mirror.error
+                else "its Slurm is starting"
+            )
         return "" if self.mirror.acts else "it is read-only on its Slurm: serve it with --slurm-act"
 
     @property

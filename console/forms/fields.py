@@ -184,7 +184,9 @@ def tasks_of(share: Any, count: Any) -> Any:
 
 def _topology(value: Any) -> Any:
     if isinstance(value, str):
-        raise ValueError(f"{shown(value)} : required or preferred? Write {{required: {value}}} or {{preferred: {value}}}")
+        raise ValueError(
+            f"{shown(value)} : required or preferred? Write {{required: {value}}} or {{preferred: {value}}}"
+        )
     return value
 
 
@@ -281,9 +283,7 @@ def _boot(value: object) -> list[int]:
     """`[90s, 3m]`: median and 95th percentile; one time is both."""
     times = value if isinstance(value, list) else [value]
     if len(times) not in (1, 2):
-        raise ValueError(
-            f"{shown(value)} is not a time such as 90s, or two times such as [90s, 3m]: median and p95"
-        )
+        raise ValueError(f"{shown(value)} is not a time such as 90s, or two times such as [90s, 3m]: median and p95")
     return [duration_ms(times[0]), duration_ms(times[-1])]
 
 
@@ -510,7 +510,7 @@ def _known_fields(word: str, kind: msgspec.inspect.StructType) -> str:
     near = nearest(word, [*known, *raw])
     if near:
         return f"Did you mean '{near}'?"
-    return f"Known:  {', '.join(known)}"
+    return f"Known: {', '.join(known)}"
 
 
 def _type_at(kind: msgspec.inspect.Type, path: str) -> msgspec.inspect.Type | None:

@@ -185,7 +185,9 @@ def write(path: Path, key: str, value: Value | None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(path, before, after)
     except OSError as error:
-        raise RefusedError(f"{path} cannot be written ({error.strerror})", "Check the permissions of its folder") from None
+        raise RefusedError(
+            f"{path} cannot be written ({error.strerror})", "Check the permissions of its folder"
+        ) from None
 
 
 def changed(text: str, key: str, value: Value | None, where: str) -> str:

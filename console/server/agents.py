@@ -212,7 +212,9 @@ def _unpacked(content: bytes, kind: type[Any]) -> Any:
 def _column(packed: bytes, kind: type[Any], name: str) -> Any:
     size = np.dtype(kind).itemsize
     if len(packed) % size:
-        raise SpecError(name, f"is {len(packed)} bytes, not a multiple of {size}", "Pack the numbers one after the other")
+        raise SpecError(
+            name, f"is {len(packed)} bytes, not a multiple of {size}", "Pack the numbers one after the other"
+        )
     return np.frombuffer(packed, np.dtype(kind).newbyteorder("<")).astype(np.int64)
 
 

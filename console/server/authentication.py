@@ -225,9 +225,7 @@ class Authentication:
         if server is None or server[1] not in self._doors.guarded or request.scope["path"] in LOGIN_PATHS:
             return
         if actor.account == TCP:
-            raise Unauthenticated(
-                "no credentials", "Send a token: see `muster token create`, `muster token login`"
-            )
+            raise Unauthenticated("no credentials", "Send a token: see `muster token create`, `muster token login`")
         if actor.subject == actor.account:
             raise Unauthenticated(f"the policy has no person with account {actor.account!a}", "Ask an admin")
 

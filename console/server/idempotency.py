@@ -114,9 +114,7 @@ def replayed(key: IdempotencyKey, found: tuple[str, bytes]) -> StoredResponse:
     unknown."""
     digest, answer = found
     if digest != key.digest:
-        raise RefusedError(
-            f"the key {key.key[:60]!a} was used for another request", "Use a new key for each change"
-        )
+        raise RefusedError(f"the key {key.key[:60]!a} was used for another request", "Use a new key for each change")
     if answer == BEGUN:
         raise RefusedError(
             "a request with this key was started; it may have taken effect",

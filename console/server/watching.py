@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 ITEMS = Number("items", 1, 0, 1, "1: what happened, one by one; 0: only that something did")
 PACE = Number("pace_s", 0, 0, 10, "With items=0: at least so long between two frames with news, seconds", whole=False)
-SESSION_OF = TextParameter("session", "A console's own, as in /v1/presence: it is told who else is here, and of votes")
+SESSION_OF = TextParameter("session", "A console's own, as in /v1/presence: it gets who else is here, and votes")
 EVERY_S = 0.1
 """Between two frames, at least: what happens meanwhile is told together."""
 TICK_S = 1.0

@@ -473,9 +473,7 @@ def _assumptions(request: QuoteRequest, made: QuotePlan, run: RunTime, found: Op
         )
     if made.candidates:
         texts.append(f"prices: of the pools, as of {timestamp(at_ms)} UTC, unchanged until it ends")
-    texts.append(
-        "cost: rate x time on its nodes, as charged; booting or idle nodes are not included"
-    )
+    texts.append("cost: rate x time on its nodes, as charged; booting or idle nodes are not included")
     return texts
 
 

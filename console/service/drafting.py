@@ -683,7 +683,13 @@ def agreement(run: DraftRun) -> str:
         return "the rules need the symptom"
     ours, theirs = _acts(run.rule), _acts(run.model)
     if not ours or not theirs:
-        return "both propose no action" if ours == theirs else "the rules propose no action" if theirs else "the model proposes no action"
+        return (
+            "both propose no action"
+            if ours == theirs
+            else "the rules propose no action"
+            if theirs
+            else "the model proposes no action"
+        )
     if ours == theirs:
         return "same action and target"
     if {action for action, _ in ours} == {action for action, _ in theirs}:

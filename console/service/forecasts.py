@@ -131,7 +131,9 @@ class Forecasts:
         of, colon, subject = request.subject.partition(":")
         of = of or "cell"
         if of not in OFS or (of != "cell" and not (colon and subject)):
-            raise SpecError("subject", f"{shown(request.subject)} is not WHAT:NAME", "Write it like queue:research or pool:h100")
+            raise SpecError(
+                "subject", f"{shown(request.subject)} is not WHAT:NAME", "Write it like queue:research or pool:h100"
+            )
         if request.metric and request.metric not in METRICS:
             near = difflib.get_close_matches(request.metric, METRICS, 1)
             raise SpecError(

@@ -144,9 +144,7 @@ def _seen(told: SuggestionTrial, status: RunStatus) -> SuggestionTrial:
     """The trial with the state of its run."""
     answer = status.answer
     if status.state == "cancelled":
-        told = msgspec.structs.replace(
-            told, why="; ".join(part for part in (told.why, "stopped early") if part)
-        )
+        told = msgspec.structs.replace(told, why="; ".join(part for part in (told.why, "stopped early") if part))
     if status.error is not None:
         return msgspec.structs.replace(told, state="failed", why=status.error.problem)
     if not isinstance(answer, Outlook):

@@ -233,7 +233,8 @@ class Tokens:
         age_ms = self._gate.policies.clock() - kept.line.created_ms if kept is not None else FRESH_MS
         if actor.deeds is not None or age_ms >= FRESH_MS:
             raise RefusedError(
-                "a token cannot make tokens", "Ask on the engine's machine, with --as, or anew after `muster token login`"
+                "a token cannot make tokens",
+                "Ask on the engine's machine, with --as, or anew after `muster token login`",
             )
 
     def _may_see(self, actor: Actor, line: TokenLine) -> bool:

@@ -110,7 +110,9 @@ def _late(view: Overview) -> list[str]:
     missed = sorted((each for each in burning if each[0] > 1000), reverse=True)
     told = ", ".join(f"{printable(queue)} ×{permille / 1000:.1f}" for permille, queue in missed[:OVERVIEW_LATE])
     more = f" and {len(missed) - OVERVIEW_LATE} more" if len(missed) > OVERVIEW_LATE else ""
-    return [f"late      {told}{more}: late starts of the last hour, against the objective's allowance"] if missed else []
+    return (
+        [f"late      {told}{more}: late starts of the last hour, against the objective's allowance"] if missed else []
+    )
 
 
 def terms(view: WorkloadDetail) -> list[tuple[str, str]]:

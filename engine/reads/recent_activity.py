@@ -118,7 +118,7 @@ def _order_ended(state: State, event: ev.OrderEnded) -> Words:
 
 def _backed_off(state: State, event: ev.BackedOff) -> Words:
     if event.until_ms:
-        return "backed off", _pool(state, event), f"left alone until {moment(event.until_ms)}"
+        return "backed off", _pool(state, event), f"not asked for nodes until {moment(event.until_ms)}"
     return "back", _pool(state, event), "delivers again"
 
 

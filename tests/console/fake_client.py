@@ -758,7 +758,7 @@ class FakeClient(Client):
             open=tuple(each for each in every if each.state == "open"),
             aside=tuple(each for each in every if each.state != "open"),
             followed=(),
-            unknown=(self._text(3, "12 of 40 running workloads have too few finished likes"),),
+            unknown=(self._text(3, "12 of 40 running workloads have too few similar finished jobs"),),
         )
 
     def recommendation(self, rec_id: str) -> Recommendation:
@@ -791,11 +791,11 @@ class FakeClient(Client):
             parameters=((), (), ("2026-03-01T14:00=12",))[number],
             evidence=(
                 Evidence(
-                    metric="time cordoned, at least", window="since the cordon", rows=2, value=self._text(6, "2.0 h")
+                    metric="minimum time cordoned", window="since the cordon", rows=2, value=self._text(6, "2.0 h")
                 ),
             ),
-            counterfactual="No suggestion if they had been cordoned for less than 60 min or had work",
-            alternatives=("Ask who cordoned them", "Do nothing: 16 GPU stay out of use"),
+            counterfactual="Not suggested if they had been cordoned for less than 60 min or had work",
+            alternatives=("Ask who cordoned them", "No action: 16 GPU stay out of use"),
             thin=(self._text(7, "why they were cordoned is not recorded"),) if number == 0 else (),
             benefit=Benefit(waiting_gpu_milli_h=64_000 - number * 20_000),
         )
@@ -1299,7 +1299,7 @@ class FakeClient(Client):
         return AuditPage(rows=tuple(rows), matched=len(found), last=self.audit_records)
 
     def audit_part(self, wanted: AuditRange) -> AuditPart:
-        raise RefusedError("you may not export: alice is not an auditor or an admin", "Ask one who may")
+        raise RefusedError("you may not export: alice is not an auditor or an admin", "Ask somebody with that role")
 
     def _outcome(self, proposal_id: str, deed: str, state: str) -> Outcome:
         shown = self._moved(proposal_id, state)

@@ -137,7 +137,7 @@ def test_a_password_on_a_command_line_is_warned_of(tmp_path: Path) -> None:
     env = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
     done = subprocess.run([*words, url], capture_output=True, text=True, timeout=PATIENCE_S, env=env, check=False)
     assert done.returncode != 0
-    assert "everybody on this machine can read a password" in done.stderr
+    assert "other users of this machine can see a password" in done.stderr
     assert "s3kr3t" not in done.stdout + done.stderr
 
 

@@ -161,7 +161,7 @@ def test_why_tells_the_reason_or_that_there_is_none(shell: Shell, capsys: pytest
     assert shell("why", "second") == 0
     assert "▸ InsufficientCapacity" in capsys.readouterr().out
     assert shell("why", "first") == 0
-    assert "does not wait" in capsys.readouterr().out
+    assert "is not waiting" in capsys.readouterr().out
     assert shell("why", "second", "--json") == 0
     assert json.loads(capsys.readouterr().out)["reasons"][0]["token"] == "InsufficientCapacity"
 
@@ -208,7 +208,9 @@ def test_why_tells_how_long_it_may_run_and_what_that_rests_on(
     loop.call(lambda engine: engine.advance(engine.now_ms + 6 * HOUR_MS))
     assert shell("why", "train-0") == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert " finished runs, 12 of the same tenant, name and size; p90 correct in 100%, p50 within 2x in 100% of " in told
+    assert (
+        " finished runs, 12 of the same tenant, name and size; p90 correct in 100%, p50 within 2x in 100% of " in told
+    )
     assert shell("why", "train-0", "--json") == 0
     assert json.loads(capsys.readouterr().out)["estimate"]["p50_ms"] == pytest.approx(HOUR_MS, rel=0.01)
 
@@ -912,7 +914,7 @@ def test_an_empty_cell_is_defined_once(paths: CellPaths, capsys: pytest.CaptureF
     assert "2 nodes defined" in capsys.readouterr().err
     assert run(["submit", "--cell", "lab", "--queue", "q", "--cpus", "4"]) == 0
     assert run(["cell", "define", file, "--cell", "lab"]) == 4
-    assert "defined already" in capsys.readouterr().err
+    assert "already defined" in capsys.readouterr().err
 
 
 def test_a_served_cell_file_is_priced_by_its_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

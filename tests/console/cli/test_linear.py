@@ -134,7 +134,7 @@ def test_a_change_is_asked_for_heard_to_its_end_and_approved_by_its_digest() -> 
         talk.say("yes", "P-1 waits for votes")
         assert state_of(socket, "c1") == "ready"
         for _ in range(2):
-            unheard = talk.say("approve P-1", "hear P-1 to its end first[^>]*muster> ")
+            unheard = talk.say("approve P-1", "read P-1 to its end with next[^>]*muster> ")
             assert "type" not in unheard, "hearing its beginning twice is not hearing its end"
         talk.say("next", "no votes yet")
         asked = re.search("type ([0-9a-f]{6});", talk.say("approve P-1", "cancels: "))
@@ -330,7 +330,7 @@ def test_a_row_names_its_columns_and_leaves_out_nothing_s() -> None:
 
 def test_changes_name_what_is_new_and_what_is_gone() -> None:
     before, now = [SpokenLine("a: 1"), SpokenLine("b: 2")], [SpokenLine("a: 1"), SpokenLine("b: 3")]
-    assert [said.text for said in changes(before, now)] == ["b: 3", "no more: b: 2"]
+    assert [said.text for said in changes(before, now)] == ["b: 3", "gone: b: 2"]
 
 
 def test_news_put_the_worst_first_and_name_it() -> None:

@@ -346,7 +346,7 @@ def test_pools_and_orders_are_listed(client: Client, loop: EngineLoop) -> None:
     assert page.rows == [["0", "filled", "new", "z1", 2, 2, "w"]]
     [[ordered, ready]] = client.query(Query(kind="orders", columns=("ordered", "ready"))).rows
     assert HOUR_MS // 5 <= ready - ordered < HOUR_MS // 5 + 10_000
-    assert "waits for nodes: order 0, 2 of new" in client.workload("w").reasons[-1].text
+    assert "waiting for nodes: order 0, 2 of new" in client.workload("w").reasons[-1].text
     [seen] = [each for each in client.overview().pools if each.name == "new"]
     assert (seen.nodes, seen.ready, seen.booting) == (2, 0, 2)
 
@@ -395,7 +395,7 @@ def test_an_action_is_proposed_shown_and_done_once(client: Client) -> None:
     assert client.workload("a").state == "running"
     with pytest.raises(RefusedError):
         client.approve(proposal.id, "0" * 64)
-    with pytest.raises(RefusedError, match="must say why"):
+    with pytest.raises(RefusedError, match="needs a reason"):
         client.approve(proposal.id, proposal.digest)
     outcome = client.approve(proposal.id, proposal.digest, "seen and wanted")
     assert (outcome.changed, outcome.state) == (("a",), "verified")

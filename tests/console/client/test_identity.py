@@ -239,7 +239,7 @@ def test_two_people_at_one_account_need_two_keys(loop: EngineLoop) -> None:
         node = node_of(path)
         with closing(RemoteClient(str(path))) as plain:
             assert plain.whoami().shared_with == ("alice", "bob")
-            with pytest.raises(RefusedError, match="say who you are"):
+            with pytest.raises(RefusedError, match="use --as NAME"):
                 plain.propose(cordon(node))
         alice, bob = (RemoteClient(str(path), identity=Held(name)) for name in ("alice", "bob"))
         with closing(alice), closing(bob), closing(RemoteClient(str(path))) as plain:
@@ -270,9 +270,9 @@ def test_a_draft_is_proposed_in_the_name_that_was_signed_for(loop: EngineLoop) -
             while not run.over:
                 run = plain.draft_run(run.id, run.serial, 5)
             assert (run.who, run.reason) == (f"unix:{uid}", "policy_denied")
-            assert "say who you are" in run.why
+            assert "use --as NAME" in run.why
             assert run.rule is not None
-            with pytest.raises(RefusedError, match="say who you are"):
+            with pytest.raises(RefusedError, match="use --as NAME"):
                 plain.propose_draft(run.id, "rule")
             made = alice.propose_draft(run.id, "rule")
             assert (made.plan.requester, made.plan.author.subject) == ("person:alice", "service:recommender")

@@ -99,9 +99,9 @@ def test_a_token_proves_who_made_it_and_no_more_than_it_is_for(line: Line) -> No
         assert client.overview().pools
         proposed = client.propose(cordon())
         assert proposed.plan.author.subject == "person:alice"
-        with pytest.raises(RefusedError, match="not for that"):
+        with pytest.raises(RefusedError, match="does not allow it"):
             client.approve(proposed.id, proposed.digest)
-        with pytest.raises(RefusedError, match="not for that"):
+        with pytest.raises(RefusedError, match="does not allow it"):
             client.command(Submit(workloads=(workload("w"),)))
 
 
@@ -258,7 +258,7 @@ def test_who_reports_as_a_node_over_tcp_must_have_a_token_for_that(line: Line, l
             client.call_as_agent("register", body, RegisterAnswer)
     with closing(line.client(token=agent)) as node:
         assert node.call_as_agent("register", body, RegisterAnswer).nodes == ("g0",)
-        with pytest.raises(RefusedError, match="not for that"):
+        with pytest.raises(RefusedError, match="does not allow it"):
             node.overview()
     from console.client.remote import RemoteClient
 

@@ -77,7 +77,7 @@ def state_of(loop: EngineLoop, name: str) -> str:
 def test_fragmentation_is_told_by_pool_and_kind_of_task(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
     assert shell("cell", "fragmentation") == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert lines[0].startswith("fragmentation 20.0%: the share of 16 GPU that is free")
+    assert lines[0].startswith("fragmentation 20.0%: the share of 16 GPU free")
     assert (
         lines[1] == "mix: 5 of 5 waiting or running tasks ask for GPU, each counted once; by the published rule 20.0%"
     )
@@ -170,7 +170,7 @@ def test_without_a_plan_it_says_why(shell: Shell, capsys: pytest.CaptureFixture[
     assert shell("cell", "consolidate", "--ratio", "1000000", "--json") == 0
     answer = json.loads(capsys.readouterr().out)["consolidation"]
     assert answer["found"]["worth_it"] is False
-    assert answer["why"].startswith("it brings 20.00 of what it costs")
+    assert answer["why"].startswith("it brings 20.00 of its cost")
 
 
 def test_a_reader_may_look_at_the_plan(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
@@ -220,7 +220,7 @@ def test_a_long_wait_for_whole_pieces_is_suggested_to_be_ended(
     loop.call(lambda engine: engine.advance(engine.now_ms + 40 * MINUTE))
     assert shell("recommend") == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert lines[1] == "1 workload waits for room that is free, but in pieces; the largest is big"
+    assert lines[1] == "1 workload waits for free but fragmented capacity; the largest is big"
     assert "do consolidate --unblock big" in lines
     [words] = [line.split() for line in lines if line.startswith("muster ")]
     assert words[:3] == ["muster", "cell", "consolidate"]

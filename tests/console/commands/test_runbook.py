@@ -124,7 +124,7 @@ def test_list_and_show(shell: Shell, capsys: Capture) -> None:
     assert shell("runbook", "show", ID) == 0
     told = capsys.readouterr().out
     assert max(map(len, told.splitlines())) <= 80
-    for part in ("sha256", "drain: drain nodes <node>", "waits for the go of an operator", "## Aftercare"):
+    for part in ("sha256", "drain: drain nodes <node>", "needs confirmation by an operator", "## Aftercare"):
         assert part in told
     assert shell("runbook", "show", "drain-failing-nod") == 3
     assert f"Did you mean {ID}?" in capsys.readouterr().err
@@ -242,7 +242,7 @@ def test_folders_of_the_settings_are_absolute(tmp_path: Path) -> None:
     assert folders_of(settings)[0] == tmp_path
     assert folders_of(settings)[1].is_absolute()
     assert load({}, {"MUSTER_CONFIG": "/nowhere", "MUSTER_RUNBOOKS": "/a:/b"}).runbooks == ("/a", "/b")
-    with pytest.raises(SpecError, match="no absolute path"):
+    with pytest.raises(SpecError, match="not an absolute path"):
         folders_of(load({}, {"MUSTER_CONFIG": "/nowhere", "MUSTER_RUNBOOKS": "books"}))
     file.write_text('runbooks = "books"\n')
     with pytest.raises(SpecError, match="a list of strings"):

@@ -49,12 +49,12 @@ def test_what_is_typed_becomes_one_change() -> None:
 @pytest.mark.parametrize(
     ("name", "line", "said"),
     [
-        ("set-scaling", "gpu", "nothing is given"),
+        ("set-scaling", "gpu", "no value is given"),
         ("set-scaling", "gpu --most many", "most"),
         ("set-targets", "gpu +2h", "TIME=NODES"),
         ("set-targets", "gpu soon=4", "is not a time"),
         ("set-targets", "gpu +2h=-4", "TIME=NODES"),
-        ("set-autoscaling", "", "nothing is given"),
+        ("set-autoscaling", "", "no value is given"),
         ("set-autoscaling", "scan=30s", "no setting"),
         ("set-autoscaling", "enabled=perhaps", "neither yes nor no"),
         ("set-autoscaling", "scan_every=soon", "scan_every_ms"),

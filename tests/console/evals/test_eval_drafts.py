@@ -310,7 +310,7 @@ def test_what_the_engine_refuses_is_no_answer(played: Callable[[str], PlayedInci
     scene = played(FAULT)
     found = score_acts(scene, [Act(action="release", targets=("segment-04",))])
     assert (found.right, found.recovered, found.harm) == (False, False, ())
-    assert "cannot be done" in found.why
+    assert "refused: " in found.why
 
 
 def test_no_draft_is_worse_than_doing_nothing(played: Callable[[str], PlayedIncident]) -> None:

@@ -58,7 +58,7 @@ def test_other_kinds() -> None:
         ("gpu>=x", "     ^", "not a number"),
         ("memory>64", "       ^^", "64g"),
         ('name:"x', "     ^^", "not closed"),
-        ("tenant>3", "^^^^^^^^", "no order"),
+        ("tenant>3", "^^^^^^^^", "is text"),
         ("gpu~3", "   ^", "number"),
         ("state:", "      ^", "state:queued"),
         ("!", "^", "empty search"),

@@ -105,7 +105,7 @@ def test_a_line_asks_for_subject_curve_and_window(line: str, words: str) -> None
     ("line", "problem"),
     [
         ("queue:a wiat", "queue:a wiat"), ("wiat", "Did you mean 'wait'"), ("planet:x", "no KIND:NAME"),
-        ("queue:", "no KIND:NAME"), ("tenant:x wait", "not measured for a tenant"), ("cell:x", "no KIND:NAME"),
+        ("queue:", "no KIND:NAME"), ("tenant:x wait", "not measured of a tenant"), ("cell:x", "no KIND:NAME"),
     ],
 )  # fmt: skip
 def test_a_wrong_line_says_what_there_is(line: str, problem: str) -> None:
@@ -178,7 +178,7 @@ def test_without_measurements_it_says_what_would_be_there(loop: EngineLoop) -> N
     assert "muster history import prometheus" in text(curve_chart(read(client, "node:g0"), 200, 9))
     loop.call(lambda engine: engine.advance(START_MS + 24 * 60 * MINUTE))
     old = text(curve_chart(read(client, "queue:a wait 1h"), 200, 9))
-    assert "nothing was measured in the last 1h" in old
+    assert "no measurements in the last 1h" in old
     assert "The last value is of 2023-11-14" in old
 
 

@@ -189,7 +189,7 @@ def test_a_pool_can_be_made_to_grow() -> None:
         (SetScaling(pool="nowhere", least=1), NotFoundError, "no pool 'nowhere'"),
         (SetScaling(pool="p", least=30), SpecError, "more than most"),
         (SetScaling(pool="p", headroom=-1), SpecError, "headroom"),
-        (SetTargets(pool="p", targets=((0, 30),)), SpecError, "more than the pool may have"),
+        (SetTargets(pool="p", targets=((0, 30),)), SpecError, "above the pool's maximum"),
         (SetTargets(pool="p", targets=((0, 3), (0, 4))), SpecError, "given twice"),
         (SetTargets(pool="p", targets=((-5, 3),)), SpecError, "targets"),
         (SetTargets(pool="fixed", targets=((0, 3),)), RefusedError, "does not grow"),

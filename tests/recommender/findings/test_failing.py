@@ -54,7 +54,7 @@ def test_a_finding_names_what_was_measured_and_what_might_be_done(
     assert says in suggestion.finding
     assert suggestion.evidence
     assert suggestion.counterfactual
-    assert suggestion.alternatives[-1].startswith("Do nothing")
+    assert suggestion.alternatives[-1].startswith("No action")
 
 
 def test_one_suggestion_for_each_node_with_stragglers_and_a_bound_on_targets() -> None:

@@ -55,7 +55,7 @@ def test_an_admin_and_who_is_on_call_may_and_it_leads_to_a_review(
     [review] = of["cat"].gate.reviews()
     assert (review.subject, review.forced, review.closed_ms) == (f"person:{name}", True, 0)
     told = watched.engine.record(lambda c: c.execute(select(OUTBOX.c.text)).scalars().all())
-    assert told == [f"person:{name} broke the glass for {proposal.id}: {proposal.title}"]
+    assert told == [f"person:{name} used break-glass for {proposal.id}: {proposal.title}"]
 
 
 def test_the_channels_named_for_it_are_told_and_no_others(watched: Watched, clock: Clock) -> None:
