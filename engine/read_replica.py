@@ -28,6 +28,7 @@ import msgspec
 from engine.control import Engine
 from engine.model.errors import MusterError, RefusedError, of_code
 from engine.model.external_cells import IntentsReport
+from engine.model.past_queries import CellDifference, DifferenceRequest
 from engine.model.queries import (
     BudgetReport,
     Changes,
@@ -100,6 +101,7 @@ _ANSWERS: dict[str, Any] = {
     "unblocking": Unblocking,
     "consolidation": Consolidation,
     "intents": IntentsReport,
+    "difference": CellDifference,
 }
 """The questions that a copy answers, with their answer types."""
 _ASKED_WITH: dict[str, Any] = {
@@ -114,6 +116,7 @@ _ASKED_WITH: dict[str, Any] = {
     "unblocking": tuple[str],
     "consolidation": tuple[ConsolidationRequest],
     "intents": tuple[int],
+    "difference": tuple[DifferenceRequest],
 }
 _REPORTS = frozenset(("fairness", "showback", "budgets", "goodput", "scaling", "fragmentation"))
 

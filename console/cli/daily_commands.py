@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-from console.forms.command_arguments import ahead, count, list_arguments, quote_arguments, reach, reached
+from console.forms.command_arguments import ahead, count, list_arguments, positive, quote_arguments, reach, reached
 from console.forms.command_arguments import submit_arguments as work_arguments
 from console.forms.shell_parser import Section, ShellParser
 
@@ -30,6 +30,7 @@ def add_daily(root: ShellParser) -> None:
         ("draft", "draft what to do about a question or a finding; do nothing", f"{drafts}:draft", _draft),
         ("handover", "what the next shift must know", f"{drafts}:handover", _handover),
         ("events", "what happens in the cell, line by line", "console.commands.history:events", _events),
+        ("diff", "what changed between two times, and by whom", "console.commands.past:diff", _diff),
     ):
         root.add(word, text, runs, fill, DAILY)
 
@@ -37,6 +38,15 @@ def add_daily(root: ShellParser) -> None:
 def _get(get: argparse.ArgumentParser) -> None:
     get.add_argument("kind", choices=KINDS)
     list_arguments(get)
+
+
+def _diff(diff: argparse.ArgumentParser) -> None:
+    diff.add_argument("since", metavar="FROM", help="03:12, -20m or 2026-04-13T03:12 (cell time, UTC)")
+    diff.add_argument("until", metavar="TO", nargs="?", default="now", help="the later time (now)")
+    diff.add_argument("--queue", default="", metavar="NAME", help="only work of this queue and those below it")
+    diff.add_argument("--node", default="", metavar="ID", help="only this node, and work that ran on it")
+    diff.add_argument("--limit", type=positive, default=20, metavar="N", help="so many of each happening (20)")
+    reach(diff, sub=True)
 
 
 def _why(why: argparse.ArgumentParser) -> None:

@@ -22,6 +22,7 @@ from console.service.recommendations import evidence_of, source_of
 from engine.control import Engine
 from engine.journal.side_tables import Records
 from engine.model.commands import Submit
+from engine.model.queries import Query, Term
 from engine.model.spec_parts import DAY_MS, MINUTE_MS
 from engine.model.specs import CellSpec, WorkloadSpec
 from engine.traces.generated_day import SITE, large_work
@@ -35,6 +36,7 @@ from runbooks.gate.approval_policy import SOLO, Person, PolicyChange, PolicyVote
 from runbooks.gate.policy_files import text_of
 from runbooks.gate.policy_versions import Policies
 from runbooks.plans.identity import OWNER, THIS_ACCOUNT, Actor
+from runbooks.plans.incidents import AlertReport
 from runbooks.plans.typed_plan import MoneyChange, Proposal, QueueChange, Request, asks
 
 if TYPE_CHECKING:
@@ -73,6 +75,7 @@ def make_past(engine: Engine, cell: CellSpec, seed: int, signer: CheckpointSigne
         past.pass_time(FIRST_MIDNIGHT_MS + day * DAY_MS + minute * MINUTE_MS)
         happens()
     past.pass_time(_LATEST_MS)
+    past.alert()
     past.measure()
     past.close()
 
@@ -205,6 +208,17 @@ class _Past:
         self._gate.tick()
         return self._gate.proposal(proposal.id)
 
+    def alert(self) -> None:
+        """The page by which the incident is noticed, as a monitoring system would send it."""
+        late = Query(
+            kind="workloads", columns=("queue", "wait"), sort=("-wait",), limit=1,
+            where=(Term("state", "=", "queued"), Term("gpu", ">", 0), Term("wait", ">", MINUTE_MS)),
+        )  # fmt: skip
+        for queue, wait_ms in self._engine.query(late).rows:
+            title = f"GPU queue wait of {queue} is {wait_ms // MINUTE_MS} min"
+            report = AlertReport(title=title, severity="page", key="gpu-queue-wait", labels={"queue": queue})
+            self._gate.incidents.report(_MONITORING, report)
+
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def _arrivals(self) -> Iterator[tuple[int, WorkloadSpec]]:
@@ -253,6 +267,9 @@ class _Past:
         self._audit.publish()
         self._audit.close()
         self._records.close()
+
+
+_MONITORING = Actor(subject="service:sim-monitoring", kind="service", account="service", deeds=("alert",))
 
 
 def _actor(person: str) -> Actor:

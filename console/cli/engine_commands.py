@@ -24,6 +24,7 @@ def add_engine(root: ShellParser) -> None:
         ("stop", "stop the cell's engine; its state is kept", f"{start}:stop_engine", reached, RUN),
         ("web", "the console in a browser of this machine", "console.cli.web:serve", _web, RUN),
         ("here", "run work on this machine: open its console", f"{start}:open_here", reached, RUN),
+        ("tour", "walk an incident of the demo in five minutes", f"{start}:open_tour", reached, RUN),
         ("run", "run a command as a workload, such as: run -- ./train.sh", "console.commands.processes:run", _run, RUN),
         ("logs", "what a workload has written on this machine", "console.commands.processes:logs", _logs, RUN),
         ("mcp", "let an agent read the cell and propose, by MCP over stdio", "console.commands.mcp:serve", _mcp, RUN),

@@ -322,13 +322,14 @@ def run(
     environment_of: EnvironmentOf = no_environment,
     hears: Lines | None = None,
     says: IO[str] | None = None,
+    begin: str = "findings",
 ) -> int:
-    """Converse until the person leaves. Returns an exit code."""
+    """Converse until the person leaves, beginning with that page. Returns an exit code."""
     talk = Conversation(
         connect, identity, hears or Lines(0), says or sys.stdout, read_only=read_only, environment_of=environment_of
     )
     try:
-        talk.greet()
+        talk.greet(begin)
         while not talk.left:
             talk.turn()
     except KeyboardInterrupt:
@@ -418,7 +419,7 @@ class Conversation:
                 self._client.close()
             self._client = None
 
-    def greet(self) -> None:
+    def greet(self, begin: str) -> None:
         try:
             health = self.client().health()
             self._seen = health.version
@@ -426,7 +427,7 @@ class Conversation:
             self.say(
                 f"Muster, {where}cell {health.cell}, at {timestamp(health.now_ms)} UTC. Say help for the commands."
             )
-            self._go("findings")
+            self._go(begin)
         except MusterError as error:
             self._tell(error)
 
@@ -483,7 +484,7 @@ class Conversation:
             self._go(f"draft {self._drafted(DRAFTED[action.id], argument)}")
         elif action.id == "open":
             self._command(page_of(self.client(), argument))
-        elif action.id in (*PAGES, *LISTS, "proposal"):
+        elif action.id in (*PAGES, *LISTS, "proposal", "welcome"):
             self._go(f"{action.id} {argument}".strip())
         else:
             raise SpecError("", f"{action.commands[0]} is not available here", _elsewhere(action))

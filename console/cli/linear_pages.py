@@ -22,6 +22,7 @@ from console.tui.widgets.pane import DetailPane
 from console.views.lists import EVENT_TONES, EventLog, Heading, Row
 from console.views.proposal import GUTTER, HANG
 from console.views.sections import Line, Section
+from console.views.welcome import welcome
 from console.views.workload import WorkloadContext, workload_columns
 from engine.model.errors import NotFoundError, SpecError
 
@@ -167,6 +168,8 @@ def page_reader(line: str, client: Callable[[], Client]) -> PageReader:
     name, _, argument = line.partition(" ")
     if name == "overview":
         return partial(sliced, overview(client))
+    if name == "welcome":
+        return partial(sliced, spoken_sections(welcome(client().health(), client().overview(), spoken=True)))
     if name in ("proposals", "runbooks", "incidents"):
         return lambda start, limit: sliced(_table(client(), name, argument), start, limit)
     if name == "output":

@@ -180,6 +180,7 @@ def _looks(target: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--linear", action="store_true", default=None, help="line by line, for screen readers, pipes and any terminal"
     )
+    group.add_argument("--page", metavar="LINE", help="begin on the page of a : line, such as 'workload W-12'")
 
 
 def _exit_table() -> list[str]:
@@ -198,7 +199,7 @@ def _load(runs: str) -> Any:
 
 def _tell(code: str, problem: str, remedy: str, as_json: bool) -> None:
     """Report an error on standard error: for people in one or two lines, for programs as JSON."""
-    from console.text.terminal_text import printable
+    from console.text.terminal_text import printable, remedy_text
 
     if as_json:
         import json
@@ -207,7 +208,7 @@ def _tell(code: str, problem: str, remedy: str, as_json: bool) -> None:
         return
     print(f"muster: {printable(problem)}", file=sys.stderr)
     for line in remedy.splitlines():
-        print(f"  {printable(line)}", file=sys.stderr)
+        print(f"  {remedy_text(line)}", file=sys.stderr)
 
 
 def _crash_log(arguments: Sequence[str]) -> str:

@@ -95,11 +95,18 @@ def open_console(arguments: argparse.Namespace) -> int:
     connect, title, folder = _connector(arguments, settings, identity)
     at = getattr(arguments, "at", None) or ""
     of_names = partial(environment_of, known=environments(os.environ), settings=settings)
+    session = _session(settings, folder, fresh=arguments.fresh)
     if linear:
         from console.cli.linear_conversation import run as converse
+        from console.views.welcome import SEEN, is_due
 
+        is_first = is_due(vars(arguments), session.recall(SEEN))
+        session.remember(SEEN, is_first or session.recall(SEEN))
         begin = (lambda: as_of(connect(), at)) if at else connect
-        status = converse(begin, identity, read_only=settings.readonly or bool(at), environment_of=of_names)
+        status = converse(
+            begin, identity, read_only=settings.readonly or bool(at), environment_of=of_names,
+            begin="welcome" if is_first else "findings",
+        )  # fmt: skip
     else:
         from console.actions.key_map import key_map
         from console.tui.app import run
@@ -107,9 +114,9 @@ def open_console(arguments: argparse.Namespace) -> int:
         status = run(
             connect, read_only=settings.readonly, title=title, log=folder / "console.log", identity=identity,
             theme=settings.theme, keys=key_map(given_keys(os.environ)), flags=vars(arguments),
+            page=getattr(arguments, "page", None) or "",
             environment_of=of_names,
-            start=cast("ScreenName", settings.start_page), session=_session(settings, folder, fresh=arguments.fresh),
-            at=at,
+            start=cast("ScreenName", settings.start_page), session=session, at=at,
         )  # fmt: skip
     if not settings.connect:
         _tell_what_goes_on(folder, title)
@@ -121,6 +128,14 @@ def open_here(arguments: argparse.Namespace) -> int:
     arguments.here = True
     if arguments.demo or settings_of(arguments).connect:
         raise SpecError("here", "is this machine: --demo and --connect have no meaning", "Leave them out")
+    return open_console(arguments)
+
+
+def open_tour(arguments: argparse.Namespace) -> int:
+    """Run the console on the demo, with the tour of its incident."""
+    if settings_of(arguments).connect or arguments.quiet_day or arguments.scenario:
+        raise SpecError("tour", "walks the incident of the demo", "Leave out --connect, --quiet-day and --scenario")
+    arguments.demo = arguments.tour = True
     return open_console(arguments)
 
 

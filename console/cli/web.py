@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from console.forms.settings import WEB_ADDRESS
 from console.text.guarded_streams import exact_output
 from console.text.terminal_text import printable
 from engine.model.errors import RefusedError, SpecError
@@ -44,6 +45,8 @@ PASSED_ON = {
 """Arguments that a console takes too."""
 MAX_CELLS = 1_000
 """Columns and rows that a browser may ask for."""
+MAX_LINE = 500
+"""Characters of a `:` line in an address."""
 MAX_MESSAGE = 1 << 20
 """Bytes of one message of a browser: a pasted text."""
 
@@ -85,7 +88,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
             ) from None
         port = runner.addresses[0][1]
         host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
-        address = f"http://{host}:{port}/{secret}/"
+        address = house.address = f"http://{host}:{port}/{secret}/"
         out = exact_output()
         out.write(address + "\n")
         out.flush()
@@ -118,6 +121,8 @@ class WebConsole:
     def __init__(self, command: list[str], secret: str) -> None:
         self._command = command
         self._secret = secret
+        self.address = ""
+        """That of its page, for links to it; empty until it is served."""
         self._sessions = 0
         self._page = string.Template(PAGE.read_text(encoding="utf-8"))
 
@@ -136,6 +141,7 @@ class WebConsole:
             [
                 web.get("/{secret}/", self._index),
                 web.get("/{secret}/ws", self._console),
+                web.get("/{secret}/ws/{line}", self._console),
                 *(
                     web.get(f"/{{secret}}/static/{name}", self._static(statics / name))
                     for name in ("css/xterm.css", "js/textual.js", "fonts/RobotoMono-VariableFont_wght.ttf")
@@ -196,7 +202,7 @@ class WebConsole:
         return send
 
     async def _console(self, request: web.Request) -> web.StreamResponse:
-        """Run a console while the tab is open."""
+        """Run a console while the tab is open. Behind `ws/` stands the `:` line of the page to begin on."""
         from aiohttp import WSMsgType, web
 
         if request.headers.get("Origin") is None:
@@ -205,7 +211,9 @@ class WebConsole:
             raise web.HTTPServiceUnavailable(text=f"{MAX_SESSIONS} consoles are open; close one")
         self._sessions += 1
         socket = web.WebSocketResponse(heartbeat=15, max_msg_size=MAX_MESSAGE)
-        console = console_service(self._command, socket)
+        line = request.match_info.get("line", "")
+        page = [f"--page={line[:MAX_LINE]}"] if line.isprintable() and line else []
+        console = console_service([*self._command, *page], socket, self.address)
         try:
             await socket.prepare(request)
             await console.start(_cells(request.query.get("width")), _cells(request.query.get("height")))
@@ -258,7 +266,7 @@ def _cells(given: object) -> int:
         return 80
 
 
-def console_service(command: list[str], socket: web.WebSocketResponse) -> Any:
+def console_service(command: list[str], socket: web.WebSocketResponse, address: str) -> Any:
     """textual-serve's side of a console process, in a process group of its own and never left behind."""
     from textual_serve.app_service import AppService
     from textual_serve.download_manager import DownloadManager
@@ -271,7 +279,7 @@ def console_service(command: list[str], socket: web.WebSocketResponse) -> Any:
                 stdout=PIPE,
                 # What it says is for who runs this: at once, and not collected here for as long as the tab is there.
                 stderr=None,
-                env=self._build_environment(width, height),
+                env=self._build_environment(width, height) | {WEB_ADDRESS: address},
                 start_new_session=True,
             )
             self._stdin = self._process.stdin

@@ -79,7 +79,7 @@ def client_of(settings: ConsoleSettings, identity: Identity) -> Client:
 def as_of(client: Client, text: str) -> Client:
     """A client that asks as of the time that a person wrote, once that can be shown. Raises SpecError for a time that
     cannot."""
-    from console.forms.fields import past_ms
+    from console.forms.past_times import past_ms
     from engine.traces.progress import counter
 
     known = client.past(0)
@@ -89,15 +89,15 @@ def as_of(client: Client, text: str) -> Client:
     return client.as_of(at_ms)
 
 
-def wait_until_shown(client: Client, at_ms: int, told: Callable[[PastStatus], object]) -> PastStatus:
-    """Wait for the copy of the cell as of then. `told` hears how far it is; what it raises ends the wait and the
-    copy. Raises MusterError where it cannot be made."""
+def wait_until_shown(client: Client, at_ms: int, told: Callable[[PastStatus], object], since_ms: int = 0) -> PastStatus:
+    """Wait for the copy of the cell as of then, and with `since_ms` for what happened in between. `told` hears how far
+    it is; what it raises ends the wait and the copy. Raises MusterError where it cannot be made."""
     try:
-        while (status := client.past(at_ms, WAIT_S)).state == "building":
+        while (status := client.past(at_ms, since_ms, WAIT_S)).state == "building":
             told(status)
     except BaseException:
         with contextlib.suppress(MusterError):
-            client.leave_past(at_ms)
+            client.leave_past(at_ms, since_ms)
         raise
     if status.state == "failed":
         raise of_code(status.code, status.problem, status.remedy)

@@ -23,7 +23,7 @@ from engine.executors.task_files import OutputPart, OutputRequest, ProcessReport
 from engine.external.mirror_report import Mirrored, MirrorReport
 from engine.model.commands import AnyCommand, Receipt
 from engine.model.external_cells import IntentsReport
-from engine.model.past_queries import PastStatus
+from engine.model.past_queries import CellDifference, DifferenceRequest, PastStatus
 from engine.model.queries import (
     BudgetReport,
     Changes,
@@ -761,15 +761,23 @@ class Client(CellQuestions, AdviceQuestions, GateQuestions, IncidentQuestions):
         """
 
     @asks("GET", "/v1/past", slow=True)
-    def past(self, at_ms: PastTime, wait_s: Wait = 0.0) -> PastStatus:
+    def past(self, at_ms: PastTime, since_ms: PastTime = 0, wait_s: Wait = 0.0) -> PastStatus:
         """How far the copy of the cell as of an earlier time is; it is made if there is none.
 
-        Waits up to `wait_s` seconds for it. Without a time: which times can be shown.
+        With `since_ms` it also has what happened from then on, for `difference`. Waits up to `wait_s` seconds for it.
+        Without a time: which times can be shown.
         """
 
     @asks("DELETE", "/v1/past", once=True)
-    def leave_past(self, at_ms: PastTime) -> None:
+    def leave_past(self, at_ms: PastTime, since_ms: PastTime = 0) -> None:
         """Let the copy of an earlier time go, or have it made no further."""
+
+    @asks("POST", "/v1/difference", slow=True)
+    def difference(self, request: DifferenceRequest) -> CellDifference:
+        """What changed between two times.
+
+        What happened to work and nodes, and rules before and after. `past` with both times tells how far it is.
+        """
 
     def as_of(self, at_ms: int) -> Client:
         """A client that asks the same of the cell as it was at that cell time, and changes nothing. What is not kept of

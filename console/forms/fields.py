@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from console.text.terminal_text import read_value, timestamp
-from engine.model.errors import SpecError
+from console.text.terminal_text import read_value
 from engine.model.quantities import cpu_milli, duration_ms, gpu_milli, memory_mib, money_microusd, shown
-from engine.model.spec_parts import DAY_MS
 from engine.model.specs import LEVELS, PROFILES, Autoscaling, HealthSettings, PoolSpec, ScalingSpec, WorkloadSpec
 
 if TYPE_CHECKING:
@@ -44,36 +42,6 @@ def moment_ms(value: Any, now: Now) -> int:
     if value.startswith("+"):
         return now() + duration_ms(value[1:])
     return read_value("time", value)
-
-
-_TIME_OF_DAY = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?")
-PAST_FORMS = "03:12, -20m or 2026-04-13 03:12"
-
-
-def past_ms(text: str, earliest_ms: int, now_ms: int) -> int:
-    """Unix milliseconds of an earlier cell time: a time of day is the last one that has passed, a duration is so long
-    ago, and a date with a time is that (UTC). Raises SpecError that names the times there are."""
-    text = text.strip()
-    span = f"Give {PAST_FORMS}, from {timestamp(earliest_ms)} to {timestamp(now_ms)} UTC"
-    if (of_day := _TIME_OF_DAY.fullmatch(text)) is not None:
-        hours, minutes, seconds = (int(part or 0) for part in of_day.groups())
-        at_ms = now_ms // DAY_MS * DAY_MS + (hours * 3600 + minutes * 60 + seconds) * 1000
-        at_ms -= DAY_MS if at_ms > now_ms else 0
-    elif text[-1:] in "smhdw" and text:
-        at_ms = now_ms - _read("duration", text.removeprefix("-"), span)
-    else:
-        at_ms = _read("time", text, span)
-    if not earliest_ms <= at_ms <= now_ms:
-        when = "has not come yet" if at_ms > now_ms else "is before the first that is kept"
-        raise SpecError("", f"{timestamp(at_ms)} {when}", span)
-    return at_ms
-
-
-def _read(unit: str, text: str, remedy: str) -> int:
-    try:
-        return read_value(unit, text)
-    except ValueError:
-        raise SpecError("", f"{shown(text)} is not a time", remedy) from None
 
 
 Forms = dict[str, tuple[str, Callable[[Any], Any]]]

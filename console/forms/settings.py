@@ -45,6 +45,8 @@ MODEL_KEY = "MUSTER_MODEL_KEY"
 """Variable of the environment that holds the key of the model's endpoint. No setting: it would be shown as one."""
 TOKEN = "MUSTER_TOKEN"
 """Variable of the environment that holds a token to show to an engine at a URL. No setting, for the same reason."""
+WEB_ADDRESS = "MUSTER_WEB_ADDRESS"
+"""Variable by which `muster web` tells a console the address of its page."""
 
 DEFAULT_CELL = "default"
 DEMO_CELL = "demo"
@@ -353,7 +355,7 @@ def config_file(environment: Mapping[str, str]) -> Path:
 
 def unknown_environment(environment: Mapping[str, str]) -> list[str]:
     """MUSTER_* variables without a meaning: most likely misspelt."""
-    known = {ENVIRONMENT + name.upper() for name in _types()} | {"MUSTER_CONFIG", MODEL_KEY, TOKEN}
+    known = {ENVIRONMENT + name.upper() for name in _types()} | {"MUSTER_CONFIG", MODEL_KEY, TOKEN, WEB_ADDRESS}
     return sorted(name for name in environment if name.startswith(ENVIRONMENT) and name not in known)
 
 

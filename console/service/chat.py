@@ -43,7 +43,7 @@ ButtonVerdict = Literal["approve", "reject"]
 VERDICTS: tuple[ButtonVerdict, ...] = get_args(ButtonVerdict)
 
 
-class Link(NamedTuple):
+class PlanLink(NamedTuple):
     """The plan that a link shows."""
 
     proposal: str
@@ -82,7 +82,7 @@ class Chat:
         told = f"{proposal} {digest} {int(self._clock()) + LINK_LIFE_S}".encode()
         return f"{self._base_url}/v1/approval?link={_text(told)}.{_text(self._mac(told))}"
 
-    def opened(self, link: str) -> Link:
+    def opened(self, link: str) -> PlanLink:
         """The plan of a link. Raises Unauthenticated for one that this engine did not make, and for an expired one."""
         told, _, mac = link.partition(".")
         try:
@@ -94,7 +94,7 @@ class Chat:
         proposal, digest, until = content.decode().split(" ")
         if int(until) < self._clock():
             raise Unauthenticated("this link has expired", f"Run: muster proposal show {proposal}")
-        return Link(proposal, digest)
+        return PlanLink(proposal, digest)
 
     def _mac(self, content: bytes) -> bytes:
         key = hmac.digest(self._secret, b"muster/link/v1", "sha256")
@@ -150,7 +150,7 @@ def message_of(message: OutboxMessage, chat: Chat | None) -> dict[str, Any]:
 
 
 def link_of(message: OutboxMessage, chat: Chat | None) -> str:
-    """Link to the plan that the message is about; empty without one."""
+    """PlanLink to the plan that the message is about; empty without one."""
     digest = message.key.partition(":")[0]
     is_digest = len(digest) == 2 * hashlib.sha256().digest_size
     return chat.link(f"P-{message.number}", digest) if chat is not None and message.number and is_digest else ""

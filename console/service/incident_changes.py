@@ -1,8 +1,8 @@
 """Changes shortly before an incident: plans that were carried out, rules that changed, and what happened to nodes,
 queues and pools, with who did it where a person did.
 
-Plans and records have wall-clock times, events of the cell have times of its clock: each is told by how long before the
-incident it was, on its own clock. Events are remembered since the engine started, as many as the event tail holds.
+Each is told by how long before the incident it was: plans and events by the clock of the cell, other records by the
+wall's. Events are remembered since the engine started, as many as the event tail holds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from engine.model.queries import Change
 from engine.state.workloads import TRANSITIONS
 from runbooks.plans.incidents import Incident, IncidentChange
 from runbooks.plans.queries import AuditPage, AuditQuery
-from runbooks.plans.typed_plan import Proposal
+from runbooks.plans.typed_plan import Proposal, StepStanding
 
 BEFORE_MS = 2 * 3_600_000
 AFTER_MS = 60_000
@@ -30,7 +30,7 @@ RECORDS = {
 """Types of records that tell of a change, and their words."""
 OF_WORK = frozenset((
     *TRANSITIONS, "preempting", "preemption dropped", "re-estimated", "approved", "asked for", "hardly used",
-    "used again",
+    "used again", "cell",
 ))  # fmt: skip
 """Events of single workloads, and what is no change: told only of the incident's own."""
 
@@ -49,15 +49,20 @@ def changes_before(
 
 def _of_plans(incident: Incident, plans: Iterable[Proposal], own: set[str]) -> Iterator[IncidentChange]:
     for plan in plans:
-        times = [step.at_ms for step in plan.standing if step.state != "waiting" and step.at_ms]
-        before_ms = incident.began_ms - min(times, default=0)
-        if not times or not _in_window(before_ms):
+        done = [step for step in plan.standing if step.state != "waiting" and step.at_ms]
+        before_ms = min((_before(incident, step) for step in done), default=-BEFORE_MS)
+        if not _in_window(before_ms):
             continue
         targets = {target for step in plan.plan.steps for target in step.act.targets}
         yield IncidentChange(
             before_ms=before_ms, what=plan.title, who=plan.plan.requester or plan.plan.author.subject,
             proposal=plan.id, own=bool(own & targets),
         )  # fmt: skip
+
+
+def _before(incident: Incident, step: StepStanding) -> int:
+    """By the clock of the cell, on which its effects are told too; by the wall's for a step of no cell."""
+    return incident.cell_ms - step.cell_ms if step.cell_ms else incident.began_ms - step.at_ms
 
 
 def _of_records(incident: Incident, page: Callable[[AuditQuery], AuditPage]) -> Iterator[IncidentChange]:

@@ -30,14 +30,14 @@ from console.service.forecasts import Forecasts
 from console.service.gate_watch import GateFigures, GateTicker
 from console.service.incident_changes import changes_before
 from console.service.insights import Insights
-from console.service.past_client import PastClient
+from console.service.past_client import PastClient, difference
 from console.service.recommendations import Recommender
 from console.service.slurm_cell import SlurmCell
 from console.service.telemetry import Archive
 from console.service.this_machine import RunOutput
 from console.service.token_store import Tokens
 from engine.model.errors import MusterError, UnreachableError
-from engine.model.past_queries import PastStatus
+from engine.model.past_queries import CellDifference, DifferenceRequest, PastStatus
 from engine.model.queries import Changes, Consolidation, ConsolidationRequest, Named, Page, Query, Unblocking
 from engine.past.process import PastRequest
 from engine.past.replicas import PastReplicas
@@ -241,13 +241,16 @@ class LocalClient(Client):
     def as_of(self, at_ms: int) -> PastClient:
         return PastClient(self, self._past, at_ms)
 
-    def past(self, at_ms: int, wait_s: float = 0.0) -> PastStatus:
+    def past(self, at_ms: int, since_ms: int = 0, wait_s: float = 0.0) -> PastStatus:
         if not at_ms:
             return PastStatus(earliest_ms=self._past.span().earliest_ms, now_ms=self.now_ms, at_ms=0)
-        return self._past.status(PastRequest(at_ms), self.now_ms, wait_s)
+        return self._past.status(PastRequest(at_ms, since_ms), self.now_ms, wait_s)
 
-    def leave_past(self, at_ms: int) -> None:
-        self._past.cancel(PastRequest(at_ms))
+    def leave_past(self, at_ms: int, since_ms: int = 0) -> None:
+        self._past.cancel(PastRequest(at_ms, since_ms))
+
+    def difference(self, request: DifferenceRequest) -> CellDifference:
+        return difference(self._past, request, self.now_ms)
 
     def refused(self, account: str, error: AuthRefused) -> None:
         """Record a claim that cannot even be read."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from console.service.local_client import LocalClient
     from engine.external.mirror_report import Mirrored
     from engine.model.external_cells import IntentsReport
+    from engine.model.past_queries import CellDifference, DifferenceRequest
     from engine.model.queries import Changes, Named
     from engine.past.replicas import PastReplicas
     from recommender.history.metrics import History, HistoryRequest
@@ -30,14 +31,21 @@ if TYPE_CHECKING:
 PATIENCE_S = 5.0
 """How long a question waits for its replica; `past` tells how far one is that takes longer."""
 MAX_CHANGES = 10_000
-FROM_REPLICA = frozenset((
-    "overview", "query", "workload", "node", "queue", "fairness", "budgets", "goodput", "fragmentation", "topology",
-    "showback", "unblocking", "consolidation", "find",
-))  # fmt: skip
-"""Questions that a replica answers as an engine does. What the autoscaler foresaw is not among them: it is worked out
-anew as time passes, and kept nowhere."""
-TIMELESS = frozenset(("past", "leave_past", "whoami", "present"))
+NOT_KEPT = frozenset(("scaling",))
+"""What the autoscaler foresaw is worked out anew as time passes, and kept nowhere."""
+SEARCHES = frozenset(("unblocking", "consolidation"))
+"""Questions that a replica answers on forks of itself."""
+TIMELESS = frozenset(("past", "leave_past", "difference", "whoami", "present"))
 """Questions that are not about the cell at any time."""
+
+
+def difference(replicas: PastReplicas, request: DifferenceRequest, now_ms: int) -> CellDifference:
+    """Raises SpecError for times that cannot be shown, and BusyError while it is worked out."""
+    replicas.check(request.until_ms, now_ms)
+    replicas.check(request.since_ms, request.until_ms)
+    wanted = PastRequest(request.until_ms, request.since_ms)
+    found: CellDifference = decoded("difference", replicas.ask(wanted, "difference", (request,), PATIENCE_S))
+    return found
 
 
 class PastClient(Client):
@@ -96,10 +104,11 @@ class PastClient(Client):
             raise refuse_past(self.at_ms)
         if question.name in TIMELESS:
             return question.answered_by(self._live, arguments)
-        if question.name in FROM_REPLICA:
+        if (question.copied and question.name not in NOT_KEPT) or question.name in SEARCHES:
             return self._asked(question.name, *arguments.values())
         what = question.says[0].lower() + question.says[1:]
-        raise RefusedError(f"this is not kept as of {moment(self.at_ms)}: {what}", "Ask the cell as it is")
+        remedy = "Ask it of the cell as it is; proposals and audit records carry times of their own"
+        raise RefusedError(f"this is not kept as of {moment(self.at_ms)}: {what}", remedy)
 
     def _asked(self, what: str, *arguments: object) -> Any:
         self._replicas.check(self.at_ms, self._live.now_ms)

@@ -67,13 +67,14 @@ def spark(values: Values, width: int) -> str:
     )
 
 
-def scale_of(least: int, most: int) -> tuple[int, int]:
-    """(lowest, height) of a scale for values between these: from 0 on, or close to what varies by less than half."""
+def scale_of(least: int, most: int, height: int = 0) -> tuple[int, int]:
+    """(lowest, height) of a scale for values between these: from 0 on, or close to what varies by less than half. It is
+    at least `height` high, so that noise looks like noise."""
     if least <= most // 2 or least == most:
         return 0, round_top(most)
-    span = round_top(most - least)
+    span = round_top(max(most - least, height))
     base = least // span * span
-    return base, round_top(most - base)
+    return base, max(span, round_top(most - base))
 
 
 def row_of(value: int, top: int, height: int) -> int:

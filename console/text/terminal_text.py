@@ -34,6 +34,9 @@ _UNSEEN = re.compile(
 """Drawn as nothing, into their neighbour, or far beyond their cell, though Unicode calls them letters or marks."""
 _LINK = re.compile(r"://|\b(?:www\.|mailto:)", re.IGNORECASE)
 
+_EXAMPLE_LINK = re.compile(r"\[:\]//(?=(?:127\.0\.0\.1|(?:USER@)?HOST)(?::(?:\d+|PORT))?(?![\w.:@%-]))")
+"""A broken link to this machine, or to a HOST that stands for one."""
+
 
 def printable(text: str) -> str:
     """A foreign text as it may be drawn: `visible`, and its links such that no terminal makes them clickable
@@ -42,6 +45,11 @@ def printable(text: str) -> str:
     if "://" in text or "www." in (lower := text.lower()) or "mailto:" in lower:
         text = _LINK.sub(lambda link: f"{link[0][:-1]}[{link[0][-1]}]" if link[0] != "://" else "[:]//", text)
     return text[:LONGEST]
+
+
+def remedy_text(text: str) -> str:
+    """A remedy as it may be drawn: `printable`, with the URLs of its examples whole."""
+    return _EXAMPLE_LINK.sub("://", printable(text))
 
 
 def visible(text: str) -> str:

@@ -10,6 +10,7 @@ import asyncio
 import gc
 import os
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +41,7 @@ from console.tui.navigation import Navigation
 from console.tui.navigator import AFTER_S, Navigator, load_ahead, trail_of
 from console.tui.past_view import PastView
 from console.tui.terminal_driver import TerminalDriver
-from console.tui.widgets.drawing import OneLine, PageScreen, Toned
+from console.tui.widgets.drawing import NARROW, OneLine, PageScreen, Toned
 from console.tui.widgets.frame import CRUMB, Frame, FrameDrawing, since_boot
 from console.tui.widgets.pane import Pane
 from console.views.lists import EventLog
@@ -53,8 +54,9 @@ if TYPE_CHECKING:
     from console.client.credentials import Identity
     from console.client.protocol import Client
     from console.tui.widgets.prompt_bar import PromptBar
+    from console.views.welcome import Tour
 
-MIN_WIDTH, MIN_HEIGHT = 60, 15
+MIN_WIDTH, MIN_HEIGHT = 40, 15
 COLLECT_EVERY_S = 60.0
 """Between two looks through all that a console made."""
 COLLECT_AFTER_S = 0.5
@@ -65,6 +67,9 @@ of a second."""
 NO_COLOURS = NoColor()
 AGAIN_S = 15.0
 """A page that is refused the same within that is not told about again."""
+SWITCH_S = 0.001
+"""How long a thread that reads an answer may keep the one that draws waiting. With Python's 5 ms, key to paint on a
+free core took 70 ms at p99 instead of 43, for a budget of 50; CPU does not show it."""
 NOTE_S = 1.0
 """Shortest time between two writes of the person's place."""
 THEME = "MUSTER_THEME"
@@ -89,6 +94,7 @@ class MusterApp(App[None]):
     ENABLE_COMMAND_PALETTE = True
     COMMANDS: ClassVar = {_palette}
     AUTO_FOCUS = None
+    HORIZONTAL_BREAKPOINTS: ClassVar = [(0, "-narrow"), (NARROW, "-usual")]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c", "quit", show=False, priority=True),
         Binding("ctrl+z", "suspend_process", show=False, priority=True),
@@ -110,12 +116,14 @@ class MusterApp(App[None]):
         environment_of: EnvironmentOf = no_environment,
         session: SessionState | None = None,
         flags: Mapping[str, Any] | None = None,
+        page: str = "",
         at: str = "",
     ) -> None:
         """`at`: the earlier time to begin at, as a person writes it; `theme` as the setting of that name has it;
         `environment_of`: the environment of a cell of these names; `flags`: what was given on the command line, for the
-        page of settings."""
+        page of settings; `page`: the `:` line to begin on."""
         super().__init__()
+        self._page = page
         self.registry = key_map.rows(keys.bound)
         """Every action, with the keys of this person."""
         key_map.show(self.registry)
@@ -138,6 +146,9 @@ class MusterApp(App[None]):
         """What a page was refused last, and when."""
         self.link = ConnectionState()
         self.past = PastView(self)
+        self._welcomed = bool(page)  # who asked for a page wants that
+        self.tour: Tour | None = None
+        """The tour that this person takes."""
         self._begin_at = at
         self.feed = Feed(client_factory, self.post_message)
         self.beside = PresenceReporter(
@@ -193,7 +204,9 @@ class MusterApp(App[None]):
         trail = trail_of(place.get("trail"))
         if trail and lost:
             self.say("restored where you were before the last console was lost")
-        self.navigator.open(self.frame.body, self._start, trail)
+        self.navigator.open(self.frame.body, self._start, () if self._page else trail)
+        if self._page:
+            self.steering.follow(self._page)
         self.feed.start()
         self.set_timer(AFTER_S, load_ahead)
         self.set_interval(1, self._time_passes)
@@ -281,6 +294,7 @@ class MusterApp(App[None]):
             f"{event.size.width:d}x{event.size.height:d} is too small\n{MIN_WIDTH}x{MIN_HEIGHT} at least"
         )
         self.drawing.top()
+        self.drawing.title()
         if self.navigator.current is not None:
             self.feed.tail(self.navigator.current.TAILS)
 
@@ -301,6 +315,12 @@ class MusterApp(App[None]):
         if self._begin_at:
             self.past.go(self._begin_at)
             self._begin_at = ""
+        if not self._welcomed:
+            self._welcomed = True
+            if self.flags.get("demo"):
+                from console.tui.welcome import show_once
+
+                show_once(self)
         if again and self.navigator.current is not None:
             # Whatever was being waited for died with the engine; what is not of the cell may have changed too.
             self.navigator.current.look_again()
@@ -332,6 +352,12 @@ class MusterApp(App[None]):
             self.navigator.current.reload()
         self.drawing.top()
         self.drawing.footer()
+
+    def leave_tour(self) -> bool:
+        """Leave the tour. False where none is taken."""
+        was, self.tour = self.tour, None
+        self.drawing.tour()
+        return was is not None
 
     @on(Pane.Changed)
     def _draw_page(self) -> None:
@@ -515,14 +541,16 @@ def run(
     environment_of: EnvironmentOf = no_environment,
     session: SessionState | None = None,
     flags: Mapping[str, Any] | None = None,
+    page: str = "",
     at: str = "",
 ) -> int:
     """Show the console until the person leaves. The factory is called on a thread, after the first paint and again
     after every loss. Returns an exit code."""
     draw_on_what_may_vanish()
+    sys.setswitchinterval(SWITCH_S)
     app = MusterApp(
         client_factory, read_only=read_only, title=title, start=start, log=log, identity=identity, theme=theme,
-        keys=keys, environment_of=environment_of, session=session, flags=flags, at=at,
+        keys=keys, environment_of=environment_of, session=session, flags=flags, at=at, page=page,
     )  # fmt: skip
     if constants.DRIVER is None:
         # Not in a browser, where textual-serve brings one.

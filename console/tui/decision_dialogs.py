@@ -95,7 +95,13 @@ class DigestTyping:
     def question(self, deed: str) -> list[Part]:
         typed = self._typed + "_" * (DIGEST_TYPED - len(self._typed))
         wanted = printable(self._digest)[:DIGEST_TYPED]
-        return [part("type ", "off"), part(wanted, "key"), part(f" to {deed}: ", "off"), part(typed, "strong")]
+        return [
+            part("type ", "off"),
+            part(wanted, "key"),
+            part(": ", "off"),
+            part(typed, "strong"),
+            part(f" to {deed}", "off"),
+        ]
 
 
 class PlanView(SectionsView):

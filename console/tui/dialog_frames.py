@@ -6,10 +6,11 @@ the registry of actions. The palette lists impossible actions too, each with its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, cast
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
@@ -20,7 +21,7 @@ from textual.events import Key
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
-from console.actions.registry import Action, Context, Jumps, key_label
+from console.actions.registry import SCREENS, Action, Context, Jumps, key_label
 from console.text.terminal_text import fit, printable, wrap
 from console.tui.widgets.drawing import OneLine, OverPage, part
 from console.tui.widgets.frame import where_spans
@@ -43,6 +44,7 @@ class Dialog(ModalScreen[bool], OverPage[bool]):
     Dialog { align: center middle; background: $background 60%; }
     Dialog > Vertical { width: 90%; max-width: 100; height: auto; max-height: 92%; background: $background;
         border: round $border; padding: 0 1; }
+    Dialog.-narrow > Vertical { width: 100%; max-height: 96%; }
     Dialog SectionsView { height: auto; max-height: 100%; }
     Dialog > #outage { dock: bottom; }
     Dialog > #where { dock: top; }
@@ -200,7 +202,7 @@ class OverwriteDialog(Dialog):
         self._accepted()
 
 
-KEYS, TITLE, COMMAND = 14, 26, 22
+KEYS, TITLE, COMMAND, GRID = 14, 26, 22, 31
 """Cells of the columns."""
 
 
@@ -299,13 +301,17 @@ def help_sections(available: Sequence[Action], context: Context, width: int = 96
     """The registry as help: what can be done here first."""
     here = [action for action in available if context.screen in action.screens and action.keys]
     pages = [action for action in here if action.jump]
-    looks = [action for action in here if not action.jump and not (action.mutates or action.changes)]
     acts = [action for action in here if action.mutates or action.changes]
+    rest = [action for action in here if action not in pages and action not in acts]
     away = [action for action in available if context.screen not in action.screens and action.keys]
-    sections = [Section("Here", _lines(looks, context, width), context.screen)]
-    if acts:
-        sections.append(Section("Changes the cluster", _lines(acts, context, width), "each asks for confirmation"))
-    sections.append(Section("Go to", _jump_lines(available, pages)))
+    groups = (
+        ("Here", [action for action in rest if not _general(action)], context.screen),
+        ("Changes the cluster", acts, "each asks for confirmation"),
+    )
+    sections = [Section(title, _lines(rows, context, width), note) for title, rows, note in groups if rows]
+    general = [(" ".join(map(key_label, each.keys)), each.title) for each in rest if _general(each)]
+    sections.append(Section("On every page", _grid(general, 11, width)))
+    sections.append(Section("Go to", _jump_lines(available, pages, width)))
     sections.append(Section("Moving", _two_columns(MOVING, 18)))
     if away:
         sections.append(Section("On other pages", _lines(away, context, width)))
@@ -319,10 +325,19 @@ def found(sections: Sequence[Section], words: str) -> list[Section]:
     wanted = words.lower().split()
     if not wanted:
         return list(sections)
-    kept = [section._replace(lines=tuple(line for line in section.lines if _has(line, wanted))) for section in sections]
+    kept = [section._replace(lines=tuple(_matching(section.lines, wanted))) for section in sections]
     return [section for section in kept if section.lines] or [
         Section("Nothing", (text_line(f"no key or command matches '{printable(words)}'", "warn"),))
     ]
+
+
+def _matching(lines: Sequence[Line], wanted: Sequence[str]) -> Iterator[Line]:
+    """With each the lines that go on from it."""
+    matches = False
+    for line in lines:
+        matches = _has(line, wanted) or (matches and line.spans[0][0].startswith("   "))
+        if matches:
+            yield line
 
 
 def _has(line: Line, wanted: Sequence[str]) -> bool:
@@ -338,24 +353,48 @@ def _lines(rows: Sequence[Action], context: Context, width: int) -> tuple[Line, 
 
 
 def _help_line(action: Action, reason: str, width: int) -> list[Line]:
+    """Keys, title, and the command that does the same; or why it is not possible, on lines of its own where it is
+    long."""
     keys = " ".join(key_label(key) for key in action.keys)
     title = f"{action.title} ({action.tier})" if action.mutates else action.title
-    why = wrap(printable(reason), max(12, width - KEYS - TITLE - 2)) if reason else [""]
-    first = Line(
-        ((fit(keys, KEYS), "accent"), (fit(title, TITLE), "dim" if reason else ""), ("  ", ""), (why[0], "dim"))
-    )
-    return [first, *(Line(((" " * (KEYS + TITLE + 2), ""), (more, "dim"))) for more in why[1:])]
+    wide = width >= KEYS + TITLE + COMMAND
+    first = fit(keys, KEYS if wide else max(6, cell_len(keys) + 1))
+    spans = ((first, "accent"), (fit(title, TITLE) if wide else title, "dim" if reason else ""))
+    if not reason:
+        command = f"  :{action.commands[0]}" if wide and action.commands else ""
+        return [Line((*spans, (command, "dim")))]
+    indent = KEYS + TITLE + 2 if wide else 6
+    why = [Line(((" " * indent + more, "dim"),)) for more in wrap(printable(reason), max(12, width - indent))]
+    if wide:
+        beside, *why = why
+        return [Line((*spans, ("  " + beside.spans[0][0].strip(), "dim"))), *why]
+    return [Line(spans), *why]
 
 
-def _jump_lines(available: Sequence[Action], pages: Sequence[Action]) -> tuple[Line, ...]:
-    """Each page with the digit and the keys behind `g` that lead there."""
+def _jump_lines(available: Sequence[Action], pages: Sequence[Action], width: int) -> tuple[Line, ...]:
+    """Each page with the keys behind `g` and the others that lead there, as many beside each other as there is room
+    for."""
     digits = {action.id: " ".join(key_label(key) for key in action.keys) for action in pages}
-    jumps = Jumps(available)
-    lines = [
-        Line(((fit(f"g {key}", 6), "accent"), (fit(digits.get(action.id, ""), KEYS - 6), "accent"), (action.title, "")))
-        for key, action in sorted(jumps.pages.items())
+    cells = [
+        (f"g {key}  {digits.get(action.id, '')}", action.title)
+        for key, action in sorted(Jumps(available).pages.items())
     ]
-    return (*lines, Line(((fit("g u", KEYS), "accent"), ("Previous page", ""))))
+    return _grid([*cells, ("g u", "Previous page")], 9, width)
+
+
+def _general(action: Action) -> bool:
+    """Of most pages, so that none is known by it."""
+    return 2 * len(action.screens) > len(SCREENS)
+
+
+def _grid(cells: Sequence[tuple[str, str]], first: int, width: int) -> tuple[Line, ...]:
+    """Keys and titles, column by column, in as many as there is room for."""
+    rows = -(-len(cells) // max(1, width // GRID))
+    return tuple(
+        Line(tuple(span for keys, title in cells[row::rows]
+                   for span in ((fit(keys, first), "accent"), (fit(title, GRID - first), ""))))
+        for row in range(rows)
+    )  # fmt: skip
 
 
 def _command(action: Action) -> list[Line]:

@@ -92,8 +92,12 @@ def open_beside(app: MusterApp, name: str) -> None:
 
 
 DEEDS: dict[str, str] = {
+    "welcome": "console.tui.welcome:show",
+    "tour": "console.tui.welcome:tour",
     "past": "console.tui.past_view:ask",
     "now": "console.tui.past_view:now",
+    "mark_time": "console.tui.past_view:mark",
+    "diff": "console.tui.past_view:difference",
     "minute_back": "console.tui.past_view:minute_back",
     "minute_on": "console.tui.past_view:minute_on",
     "five_back": "console.tui.past_view:five_back",
@@ -260,7 +264,7 @@ class Navigation:
     def back(self) -> None:
         """Undo the innermost selection or filter, else one page back."""
         pane = self._app.navigator.current
-        if self._app.past.back_out() or pane is None or pane.clear_one():
+        if self._app.leave_tour() or self._app.past.back_out() or pane is None or pane.clear_one():
             return
         if not self._app.navigator.back():
             self._app.past.now()

@@ -307,6 +307,7 @@ _PAGES: dict[str, tuple[str, str, Literal["", "log", "argument"]]] = {
     "events": ("cell_lists", "EventsPane", "log"),
     "whatif": ("forecast", "WhatIfPane", ""),
     "workload": ("workload", "WorkloadPane", "argument"),
+    "diff": ("difference", "DifferencePane", "argument"),
     "output": ("output", "OutputPane", "argument"),
     "node": ("nodes", "NodePane", "argument"),
     "queue": ("cell_lists", "QueuePane", "argument"),
@@ -349,6 +350,7 @@ PARTS = (
     "console.tui.screens.nodes",
     "console.tui.dialog_frames",
     "console.tui.screens.proposals",
+    "console.tui.screens.curve",
 )
 
 

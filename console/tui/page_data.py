@@ -23,11 +23,13 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, cast
+from urllib.parse import quote
 
 from textual import events
 from textual.binding import Binding, BindingType
 
 from console.client.change_feed import in_thread
+from console.forms.settings import WEB_ADDRESS
 from console.text.plain_tables import csv_text, harmless, iso, json_text, pasteable, plain, title, tsv_text, unformed
 from console.text.terminal_text import cut, duration, fit, printable, timestamp
 from console.tui.dialog_frames import MenuDialog, OverwriteDialog
@@ -262,6 +264,8 @@ def _choices(app: MusterApp, pane: Pane) -> list[CopyChoice]:
     if command:
         found.append(_fixed("s", "shell command", command))
     found.append(_fixed("l", ": line of the page", pane.line))
+    if address := os.environ.get(WEB_ADDRESS):
+        found.append(_fixed("u", "address of the page", f"{address}?line={quote(pane.line)}"))
     return found
 
 

@@ -39,6 +39,8 @@ class PastView:
         self.version = 0
         self.target_ms = 0
         """Cell time that is being rebuilt; 0: none."""
+        self.marked_ms = 0
+        """Cell time to compare another one with; 0: none is marked."""
         self._permille = 0
         self._turn = 0
         """Counts where the person went: what was wanted before counts no more."""
@@ -68,7 +70,7 @@ class PastView:
         if text in ("", "now"):
             self.now()
         else:
-            from console.forms.fields import past_ms
+            from console.forms.past_times import past_ms
 
             self._look(lambda known: past_ms(text, known.earliest_ms, known.now_ms))
 
@@ -99,6 +101,16 @@ class PastView:
         self.target_ms = 0
         self._app.drawing.banner()
         return giving_up
+
+    def mark(self) -> None:
+        """Mark the time that is shown; where another one is marked, show what changed between the two."""
+        at_ms, marked_ms = self.at_ms or self._app.link.seen.at_ms, self.marked_ms
+        if marked_ms in (0, at_ms):
+            self.marked_ms = at_ms
+            self._app.say(f"{timestamp(at_ms)} is marked; = at another time shows what changed between them")
+            return
+        self.marked_ms = 0
+        self._app.navigator.drill("diff", " ".join(map(_written, sorted((at_ms, marked_ms)))))
 
     # --- on the way
 
@@ -189,3 +201,25 @@ def five_back(app: MusterApp, _argument: str) -> None:
 
 def five_on(app: MusterApp, _argument: str) -> None:
     app.past.step(5 * MINUTE_MS)
+
+
+def mark(app: MusterApp, _argument: str) -> None:
+    app.past.mark()
+
+
+def difference(app: MusterApp, argument: str) -> None:
+    """To the page of what changed between two times; one alone is compared with the time that is shown. Raises
+    SpecError."""
+    from console.forms.past_times import difference_words
+
+    shown = _written(app.past.at_ms) if app.past.at_ms else "now"
+    if not argument and shown == "now":
+        app.bars.open_command("diff ")
+        return
+    words = difference_words(argument or f"{shown} now", shown)
+    only = (f"{kind}:{name}" for kind, name in (("queue", words.queue), ("node", words.node)) if name)
+    app.navigator.drill("diff", " ".join((words.since.replace(" ", "T"), words.until.replace(" ", "T"), *only)))
+
+
+def _written(at_ms: int) -> str:
+    return timestamp(at_ms).replace(" ", "T")

@@ -292,8 +292,12 @@ async def _asked(
         lines += step_lines(proposal, 4, width)
         lines += hanging("touches  ", ", ".join(touched(proposal.plan)), width, "dim")
         head = f"{proposal.id} {proposal.tier}, plan {printable(proposal.digest)[:12]}"
-        title = deed[0].upper() + deed[1:]
-        return [Section(printable(f"{title}: {proposal.title}"), tuple(lines), head)]
+        title = printable(f"{deed[0].upper()}{deed[1:]}: {proposal.title}")
+        if len(title) + len(head) + 3 > width:
+            title, _, rest = title.partition(": ")
+            lines = [*hanging("", rest, width, "", "strong"), text_line(head, "dim"), *lines]
+            head = ""
+        return [Section(title, tuple(lines), head)]
 
     def look() -> DialogUpdate:
         now = app.client().proposal(proposal.id)

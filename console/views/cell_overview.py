@@ -36,8 +36,10 @@ from console.text.terminal_text import (
 )
 from console.text.tones import state_look
 from console.views.findings import (
+    NO_TRENDS,
     OverviewFinding,
     QueueRow,
+    Trends,
     blocked,
     lines_of,
     objectives,
@@ -311,6 +313,7 @@ class SlowReadings(NamedTuple):
     boot_ms: int = 0
     """Until a node that is ordered now takes work, where nodes can be ordered."""
     advice: tuple[Recommendation, ...] | None = None
+    trends: Trends = NO_TRENDS
     why_not: str = ""
     """Reason why a reading could not be had."""
 
@@ -396,7 +399,7 @@ def overview_columns(
     spare = _left_over(left, height) - 1
     if room.trend or spare >= MIN_TREND:
         left.append(trend(view, width, min(MAX_ROWS, max(room.trend, spare)) // 2))
-    right = [queues(glance.queues, width, room.queues), blocked(view, width, room.reasons)]
+    right = [queues(glance.queues, width, room.queues, beside.trends), blocked(view, width, room.reasons)]
     if view.burns:
         right.append(objectives(view.burns, width, room.objectives))
     right.append(cost(view, beside, width, room.budgets))
@@ -563,7 +566,7 @@ def _curve(
     names: tuple[str, str], values: Sequence[int], height: int, text: Callable[[int], str], link: str
 ) -> list[Line]:
     """A curve beside its name, its last value, and where its scale begins: close to what varies little."""
-    base, top = scale_of(min(values), max(values))
+    base, top = scale_of(min(values), max(values), max(values) // 5)
     begins = f"from {text(base)}"
     notes = [*names, *[""] * (height - 3), begins] if height > 2 else [f"{names[0]} {names[1]}"[: _NAMES - 1], begins]
     rows = graph([value - base for value in values], height, top)

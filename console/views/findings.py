@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from console.forms.filters import quoted
-from console.text.charts import length
+from console.text.charts import length, spark
 from console.text.terminal_text import NONE, cut, duration, fit, fit_name, money, permille, printable
 from console.text.tones import state_look
 from console.views.sections import Line, Section, bar, plural, quota_parts, text_line
@@ -243,28 +243,48 @@ def worst_first(page: Page) -> tuple[QueueRow, ...]:
     return tuple(found)
 
 
-def queues(rows: Sequence[QueueRow], width: int, most: int) -> Section:
-    """The worst first: name, how many wait, the longest wait, burn; and share and quota where there is room."""
+TREND_MS, TREND, TREND_TITLE = 2 * 3_600_000, 12, "LAST 2H"
+"""Length of the trend of a queue, its steps, and its heading."""
+Trends = Mapping[str, tuple[int | None, ...]]
+"""Queue -> how many waited, oldest first."""
+NO_TRENDS: Trends = {}
+
+
+def queues(rows: Sequence[QueueRow], width: int, most: int, trends: Trends = NO_TRENDS) -> Section:
+    """The worst first: name, how many wait, the longest wait, burn; and its trend, share and quota where there is
+    room."""
     if not rows:
         return Section("Queues", (text_line("no queues yet", "dim"),))
     shares, bars = width >= SHARES_FROM, width >= BARS_FROM
     heads = f"{'WAIT':>6}{'OLDEST':>8}{'SHARE' if shares else '':>{6 if shares else 0}}{'BURN':>6}"
-    name = max(8, min(max(len(row.name) for row in rows), width - len(heads) - 1 - (16 if bars else 0)))
+    longest, room = max(len(row.name) for row in rows), width - len(heads) - 1 - (16 if bars else 0)
+    if trends and room - longest > TREND:
+        heads = f"{TREND_TITLE:>{TREND + 1}}{heads}"
+        room -= TREND + 1
+    else:
+        trends = NO_TRENDS
+    name = max(8, min(longest, room))
     size = min(40, width - name - 1 - len(heads) - 2) if bars else 0
-    lines = [_queue(row, name if bars else width - len(heads) - 1, size, shares) for row in rows[:most]]
+    lines = [
+        _queue(
+            row, name if bars else width - len(heads) - 1, size, shares, trends.get(row.name, ()) if trends else None
+        )
+        for row in rows[:most]
+    ]
     if len(rows) > most >= ROOMY:
         lines.append(Line(((f"{len(rows) - most} more", "dim"),), "queues"))
     left = " " * (width - name - 1 - len(heads) - 2 - size) if bars else ""
     return Section("Queues", tuple(lines), heads + (f"  {'QUOTA':<{size}}{left}" if bars else ""))
 
 
-def _queue(row: QueueRow, name_width: int, bar_width: int, shares: bool) -> Line:
+def _queue(row: QueueRow, name_width: int, bar_width: int, shares: bool, trend: tuple[int | None, ...] | None) -> Line:
     burn = NONE if row.burn_permille is None else f"×{times(row.burn_permille)}"
     shut = row.state not in ("open", "")
     glyph, tone = state_look(row.state) if shut else (" ", "")
     spans: list[Span] = [
         (fit_name(printable(row.name), name_width), "link"),
         (glyph, tone),
+        *([] if trend is None else [(f" {spark(trend, TREND):>{TREND}}", "bar")]),
         (f"{row.queued:>6,}", "faint" if not row.queued else ""),
         (f"{duration(row.oldest_ms) if row.oldest_ms else NONE:>8}", "warn" if row.oldest_ms > LATE_MS else "dim"),
     ]

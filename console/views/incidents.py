@@ -7,36 +7,35 @@ Titles, labels and texts of alerts are strangers' words: they stand behind a gut
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from console.forms.filters import quoted
-from console.text.charts import MARK, column_at, framed, gutter, ribbon, round_top, time_axis
 from console.text.terminal_text import cut, duration, fit, printable, timestamp
 from console.text.tones import state_look
+from console.views.curves import WINDOWS, Curve, CurveRequest, curve_chart, drawn_curve, read_curve, subject_words
 from console.views.draft import IN_PART
 from console.views.lists import Heading, Row, Span
 from console.views.proposal import effect_lines, hanging, name_of
 from console.views.proposal import framed as quoted_lines
 from console.views.sections import Line, Section, plural, text_line
 from engine.model.errors import MusterError, UnreachableError
-from recommender.history.metrics import HistoryPoint, HistoryRequest
 from runbooks.plans.incidents import AlertLine, EntryKind, Incident, IncidentChange, IncidentObject, ObjectKind
 
 if TYPE_CHECKING:
     from console.client.protocol import Client
     from recommender.findings.suggestions import Recommendation
-    from runbooks.drafts.typed_draft import DraftRun
+    from runbooks.drafts.typed_draft import Draft, DraftRun
     from runbooks.plans.typed_plan import Proposal
 
 MAX_ALERTS, MAX_LABELS = 6, 6
 MAX_CHANGES = 16
 MAX_DRAFTS = 3
-MAX_EFFECTS = 4
+MAX_FINDINGS = 4
+MAX_EFFECTS = 6
 MAX_CURVES = 3
-BEFORE_MS = 2 * 3_600_000
+BEFORE_MS = 1_800_000
 """Of the curve, before the incident began."""
-CURVE_STEPS = 60
 LABEL = 10
 SEVERITY_TONES = {"critical": "bad", "warning": "warn", "info": "info"}
 ENTRIES: dict[EntryKind, str] = {
@@ -59,19 +58,6 @@ HEADINGS = (
 )
 
 
-class WaitCurve(NamedTuple):
-    """Waits of a queue, or of the cell, over time; in seconds, None where nothing was measured."""
-
-    name: str
-    """Queue; empty: the cell."""
-    p50_s: tuple[int | None, ...]
-    p95_s: tuple[int | None, ...]
-    begin_ms: int
-    end_ms: int
-    so_far: bool
-    """Of those that wait; else of those that started."""
-
-
 class IncidentPage(NamedTuple):
     """All that the page of an incident shows."""
 
@@ -80,9 +66,13 @@ class IncidentPage(NamedTuple):
     now_ms: int
     """Cell time."""
     version: int
-    curves: tuple[WaitCurve, ...] = ()
+    curves: tuple[Curve, ...] = ()
+    """Waits of its queues, or of the cell."""
     changes: tuple[IncidentChange, ...] = ()
     findings: tuple[Recommendation, ...] = ()
+    """Those about the same objects first, then the others that rank highest."""
+    names: tuple[str, ...] = ()
+    """Its objects, and the queues below its queues."""
     drafts: tuple[DraftRun, ...] = ()
     """Newest first."""
     proposals: tuple[Proposal, ...] = ()
@@ -101,14 +91,14 @@ def incident_page(client: Client, incident_id: str) -> IncidentPage:
     """Blocks. Raises NotFoundError; what else cannot be had is left out."""
     incident, health = client.incident(incident_id), client.health()
     names = {incident.id, *(each.id for each in incident.objects)}
+    for queue in incident.named("queue"):
+        with _left_out():
+            names.update(client.queue(queue).leaves)
     findings: tuple[Recommendation, ...] = ()
     with _left_out():
-        findings = tuple(
-            each
-            for each in client.recommendations().open
-            if names.intersection((*each.suggestion.targets, each.suggestion.about))
-        )
-    curves: tuple[WaitCurve, ...] = ()
+        found = client.recommendations().open
+        findings = tuple(sorted(found, key=lambda each: not is_about(each, names)))[:MAX_FINDINGS]
+    curves: tuple[Curve, ...] = ()
     with _left_out():
         curves = tuple(_curve(client, name, incident, health.now_ms) for name in _queues(client, incident))
     return IncidentPage(
@@ -119,6 +109,7 @@ def incident_page(client: Client, incident_id: str) -> IncidentPage:
         curves=curves,
         changes=client.incident_changes(incident_id),
         findings=findings,
+        names=tuple(sorted(names)),
         drafts=tuple(run for run in client.draft_runs() if run.ask.finding in names)[:MAX_DRAFTS],
         proposals=tuple(_proposals_of(client, incident)),
     )
@@ -150,25 +141,15 @@ def _queues(client: Client, incident: Incident) -> tuple[str, ...]:
     return tuple(names)[:MAX_CURVES] or ("",)
 
 
-def _curve(client: Client, queue: str, incident: Incident, now_ms: int) -> WaitCurve:
-    """The waits so far of what waits; of what started, where those were not measured."""
-    begin_ms = incident.cell_ms - BEFORE_MS
-    step_ms = max(60_000, (now_ms - begin_ms) // CURVE_STEPS // 60_000 * 60_000)
-
-    def points(metric: str) -> tuple[HistoryPoint, ...]:
-        of = "queue" if queue else "cell"
-        ask = HistoryRequest(metric=metric, of=of, subject=queue, since_ms=begin_ms, until_ms=now_ms, step_ms=step_ms)
-        return client.history(ask).points
-
-    p95, so_far = points("waiting_p95_s"), True
-    if not any(point.most is not None for point in p95):
-        p95, so_far = points("wait_p95_s"), False
-    p50 = points("waiting_p50_s" if so_far else "wait_p50_s")
-    return WaitCurve(queue, _values(p50), _values(p95), begin_ms, max(now_ms, begin_ms + 1), so_far)
-
-
-def _values(points: Sequence[HistoryPoint]) -> tuple[int | None, ...]:
-    return tuple(None if point.most is None else round(point.most) for point in points)
+def _curve(client: Client, queue: str, incident: Incident, now_ms: int) -> Curve:
+    """The waits so far of what waits; of what started, where nothing waited. It begins before the incident did."""
+    back_ms = now_ms - incident.cell_ms + BEFORE_MS
+    window = next((name for name, length_ms, _ in WINDOWS if length_ms >= back_ms), WINDOWS[-1][0])
+    asked = CurveRequest(f"queue:{queue}" if queue else "cell", "age", window)
+    curve = read_curve(client, asked)
+    if any(point.count for point in curve.series[0].points):
+        return curve
+    return read_curve(client, asked._replace(name="wait"))
 
 
 # --- the list
@@ -201,24 +182,17 @@ def incident_look(incident: Incident) -> tuple[str, str]:
 
 def chart(page: IncidentPage, width: int, rows: int) -> list[Section]:
     """The waits of its first queue over time, with a mark where it began."""
-    if not page.curves or not any(value is not None for value in page.curves[0].p95_s):
+    curve = page.curves[0] if page.curves else None
+    if curve is None or not any(point.count for point in curve.series[0].points):
         return []
-    curve = page.curves[0]
-    known = [value for value in (*curve.p95_s, *curve.p50_s) if value is not None]
-    top = round_top(max(known) // 60) * 60 if max(known) >= 60 else round_top(max(known))
-    indent = gutter(top, _time)
-    columns = max(8, width - indent)
-    mark = column_at(page.incident.cell_ms, curve.begin_ms, curve.end_ms, columns)
-    drawn = ribbon(curve.p50_s, curve.p95_s, curve.p95_s, columns, rows, top, mark=mark)
-    lines = [Line(spans) for spans in framed(drawn, top, _time)]
-    lines += [Line(spans) for spans in time_axis(curve.begin_ms, curve.end_ms, columns, indent)]
-    whose = f"queue {printable(curve.name)}" if curve.name else "the cell"
-    what = "Wait so far" if curve.so_far else "Wait until the start"
-    return [Section(f"{what}, {whose}", tuple(lines), f"─ p95  ░ p50 to p95  {MARK} it began")]
+    return [curve_chart(curve, width, rows, began_at(curve, page.incident))]
 
 
-def _time(seconds: int) -> str:
-    return duration(seconds * 1000)
+def began_at(curve: Curve, incident: Incident) -> int | None:
+    """The step in which it began; None where the window does not reach back so far."""
+    points = curve.series[0].points
+    at = (incident.cell_ms - points[0].at_ms) // curve.step_ms if points else -1
+    return min(at, len(points) - 1) if at >= 0 else None
 
 
 def incident_columns(page: IncidentPage, width: int) -> tuple[list[Section], list[Section]]:
@@ -247,18 +221,18 @@ def _state(page: IncidentPage, width: int) -> Section:
     return Section(f"Incident {incident.id}", tuple(lines), f"{incident.firing} of {incident.alert_count} alerts fire")
 
 
-def _wait_line(curve: WaitCurve, incident: Incident, width: int) -> list[Line]:
+def _wait_line(curve: Curve, incident: Incident, width: int) -> list[Line]:
     """Its p95 when the incident began, and now."""
-    known = [(at, value) for at, value in enumerate(curve.p95_s) if value is not None]
+    found = drawn_curve(curve)
+    known = [(at, value) for at, value in enumerate(found.high) if value is not None]
     if not known:
         return []
-    step_ms = max(1, (curve.end_ms - curve.begin_ms) // max(1, len(curve.p95_s)))
-    before = [value for at, value in known if curve.begin_ms + at * step_ms <= incident.cell_ms]
-    then = f"{_time(before[-1])} when it began, " if before else ""
-    whose = f"of {curve.name}" if curve.name else "of the cell"
-    text = f"p95 {whose}: {then}{_time(known[-1][1])} now"
+    began = began_at(curve, incident)
+    before = [value for at, value in known if began is not None and at <= began]
+    then = f"{duration(before[-1])} when it began, " if before else ""
+    text = f"p95 of {subject_words(curve.subject)}: {then}{duration(known[-1][1])} now"
     first, *rest = hanging(fit("waits", LABEL), printable(text), width)
-    return [Line(first.spans, f"queue {printable(curve.name)}" if curve.name else ""), *rest]
+    return [Line(first.spans, f"curve {printable(curve.subject)} {curve.name}"), *rest]
 
 
 def _objects(page: IncidentPage, width: int) -> Section:
@@ -340,10 +314,17 @@ def _change_lines(change: IncidentChange, width: int) -> list[Line]:
 def _findings(page: IncidentPage, width: int) -> Section:
     lines: list[Line] = []
     for each in page.findings:
-        first, *rest = hanging(f"{each.suggestion.id}  ", printable(each.suggestion.finding), width, "info")
+        own = is_about(each, page.names)
+        head = f"{'▸' if own else ' '} {each.suggestion.id}  "
+        first, *rest = hanging(head, printable(each.suggestion.finding), width, "warn" if own else "dim")
         lines += [Line(first.spans, "recommendations"), *rest]
-    told = tuple(lines) or (text_line("no finding is about the same objects", "dim"),)
-    return Section("What explains it", told, "suggestions")
+    told = tuple(lines) or (text_line("nothing stands out in the cell now", "dim"),)
+    return Section("What may explain it", told, "▸ on what it is about")
+
+
+def is_about(each: Recommendation, names: Collection[str]) -> bool:
+    """True when a finding is about one of these objects."""
+    return not {*each.suggestion.targets, each.suggestion.about}.isdisjoint(names)
 
 
 def _drafts(page: IncidentPage, width: int) -> Section:
@@ -362,6 +343,8 @@ def _draft_lines(run: DraftRun, width: int) -> list[Line]:
     if draft is None:
         told = "on its way …" if run.rule_state == "drafting" else printable(run.rule_why) or "no draft"
         return [Line(((f"{run.id}  ", "strong"), (cut(told, width - 8), "dim")), link)]
+    if draft.undecided:
+        return _choice_lines(run, draft, width)
     steps = [printable(step.line) for step in draft.steps] or ["nothing should be done"]
     first, *rest = hanging(f"{run.id}  ", "; ".join(steps), width, "strong")
     lines = [Line(first.spans, link), *rest]
@@ -375,6 +358,15 @@ def _draft_lines(run: DraftRun, width: int) -> list[Line]:
         lines.append(
             Line((("    proposed as ", "dim"), (printable(proposal), "link")), f"proposal {printable(proposal)}")
         )
+    return lines
+
+
+def _choice_lines(run: DraftRun, draft: Draft, width: int) -> list[Line]:
+    """A draft that asks first what is meant: each choice leads to the draft for it."""
+    lines = [Line(((f"{run.id}  ", "strong"), ("pick what is meant:", "warn")), f"draft {printable(run.id)}")]
+    for number, choice in enumerate(draft.choices[:MAX_EFFECTS], 1):
+        first, *rest = hanging(f"    {number}  ", printable(choice.text), width, "strong")
+        lines += [Line(first.spans, f"draft --pick {number} {printable(run.id)}"), *rest]
     return lines
 
 

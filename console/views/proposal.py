@@ -285,7 +285,14 @@ def _before_and_after(proposal: Proposal, width: int) -> list[Section]:
     return [Section("Before and after", tuple(effect_lines(proposal.effects, width)), note)]
 
 
+MIN_BESIDE = 56
+"""Below this width before and after stand below what they are of, so that neither is cut."""
+
+
 def effect_lines(effects: Sequence[Effect], width: int) -> list[Line]:
+    """What it is, before and after: side by side, or each below what it is where that would cut one."""
+    if width < MIN_BESIDE:
+        return [line for effect in effects for line in _stacked(effect, width)]
     label = min(max(len(printable(effect.label)) for effect in effects), max(12, width - 40))
     before = min(max(len(printable(effect.before)) for effect in effects), 30)
     lines = []
@@ -301,6 +308,15 @@ def effect_lines(effects: Sequence[Effect], width: int) -> list[Line]:
         )
         lines.append(Line(spans))
     return lines
+
+
+def _stacked(effect: Effect, width: int) -> list[Line]:
+    moved = effect.after != effect.before
+    told = f"{printable(effect.before)}  →  {printable(effect.after)}" if moved else printable(effect.before)
+    return [
+        text_line(cut(printable(effect.label), width), "dim"),
+        *hanging("  ", told, width, "", "accent" if moved else ""),
+    ]
 
 
 def _tier(proposal: Proposal, width: int) -> Section:

@@ -21,9 +21,10 @@ import msgspec
 
 from engine.control import Engine
 from engine.journal.database import Place, Schema, SqliteFile
-from engine.journal.past_states import PastState
+from engine.journal.past_states import Hear, PastState
 from engine.model import events as ev
 from engine.model.errors import MusterError
+from engine.past.differences import DifferenceFold
 from engine.read_replica import HEADER, Answers, serve
 from engine.reads.recent_activity import Recent
 from engine.twin import forks
@@ -59,9 +60,10 @@ class PlaceFields(msgspec.Struct, frozen=True):
 
 
 class PastRequest(msgspec.Struct, frozen=True):
-    """A time that is to be shown."""
+    """A time that is to be shown; with `since_ms`, also what happened from then on."""
 
     at_ms: int
+    since_ms: int = 0
 
 
 class BuildProgress(msgspec.Struct, frozen=True):
@@ -155,9 +157,16 @@ class _Base:
             self._heard_from_ms, self.recent = past.reached_ms, Recent(past.state)
         self.go_on(at_ms - BACK_MS, teller)
 
-    def go_on(self, until_ms: int, teller: _Teller) -> None:
+    def go_on(self, until_ms: int, teller: _Teller, beside: Hear | None = None) -> None:
+        """Apply what happened up to then; `beside` hears it too."""
+
+        def both(event: ev.AnyEvent | None) -> None:
+            self.hear(event)
+            if beside is not None:
+                beside(event)
+
         if until_ms > self.past.reached_ms:
-            self.past.go_on(until_ms, self.hear, teller.tell)
+            self.past.go_on(until_ms, both, teller.tell)
         self.past.close()
 
     def hear(self, event: ev.AnyEvent | None) -> None:
@@ -172,7 +181,7 @@ def _build(base: _Base, control: socket.socket, received: _Received) -> None:
     request, lanes = received
     teller = _Teller(lanes[0], control)
     try:
-        base.approach(request.at_ms, teller)
+        base.approach(request.since_ms or request.at_ms, teller)
         if os.fork() == 0:
             control.close()
             _answer(base, request, lanes)
@@ -200,14 +209,12 @@ def _answer(base: _Base, request: PastRequest, lanes: list[int]) -> None:
         os.dup2(os.open(os.devnull, os.O_RDWR), 0)
         teller = _Teller(lanes[0], None)
         try:
-            base.go_on(request.at_ms, teller)
+            answers = _answers(base, request, teller)
         except MusterError as error:
             _refuse(teller, error)
         else:
-            past = base.past
-            teller.send(BuildProgress(1000, past.state.version))
-            engine = Engine.standing(past.state, request.at_ms, base.recent, past.seed)
-            serve(Answers(engine), lanes[1:], (), lambda _: None)
+            teller.send(BuildProgress(1000, base.past.state.version))
+            serve(answers, lanes[1:], (), lambda _: None)
         code = 0
     except BrokenPipeError:
         code = 0
@@ -215,6 +222,21 @@ def _answer(base: _Base, request: PastRequest, lanes: list[int]) -> None:
         traceback.print_exc()
     finally:
         os._exit(code)
+
+
+def _answers(base: _Base, request: PastRequest, teller: _Teller) -> Answers:
+    """Go on to that time."""
+    past, more = base.past, {}
+    if request.since_ms:
+        base.go_on(request.since_ms, teller)
+        fold = DifferenceFold()
+        fold.begin(past.state, request.since_ms)
+        base.go_on(request.at_ms, teller, fold.note)
+        fold.finish(request.at_ms)
+        more["difference"] = fold.answer
+    else:
+        base.go_on(request.at_ms, teller)
+    return Answers(Engine.standing(past.state, request.at_ms, base.recent, past.seed), more)
 
 
 if __name__ == "__main__":

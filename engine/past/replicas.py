@@ -135,6 +135,8 @@ class PastReplicas:
         """How far the replica is; it is begun where there is none. Waits up to `wait_s` seconds for it. Raises
         SpecError and RefusedError."""
         found = self.check(request.at_ms, now_ms)
+        if request.since_ms:
+            self.check(request.since_ms, request.at_ms)
         replica = self._wanted(request)
         with self._changed:
             self._changed.wait_for(lambda: is_over(replica.progress), wait_s)

@@ -124,7 +124,8 @@ class ShiftFacts:
             yield _say(f"{_of(failed, 'workload')} failed.", failed)
 
     def done(self) -> Iterator[Sentence]:
-        """Plans that have ended: what, by whom, and how that went."""
+        """Incidents and plans that have ended: what, by whom, and how that went."""
+        yield from self._incidents("closed")
         for id_ in self._plans(*_ENDED):
             yield self._ended(id_)
         proposed, verified = self.one("shift_proposed"), self.one("shift_verified")
@@ -324,6 +325,7 @@ class ShiftFacts:
     # -- what is open -------------------------------------------------------------------------------------------------
 
     def open(self) -> Iterator[Sentence]:
+        yield from self._incidents("open", "claimed")
         for id_ in self._plans("rollback_failed", "paused", "executing", "verifying", "rolling_back"):
             yield self._under_way(id_)
         trouble = self.one("audit_trouble")
@@ -350,6 +352,26 @@ class ShiftFacts:
                 yield _say(
                     f"Pool {pool} is not asked for nodes until {self.when(int(until.value))}{times}.", until, failures
                 )
+
+    def _incidents(self, *states: str) -> Iterator[Sentence]:
+        """Incidents in these states: since when, and who has them."""
+        for id_ in self.subjects("incident_state"):
+            state, since = self.one("incident_state", id_), self.one("incident_since", id_)
+            title, owner = self.one("incident_title", id_), self.one("incident_owner", id_)
+            severity, opened = self.one("incident_severity", id_), self.one("incident_opened", id_)
+            if state is None or since is None or title is None or opened is None or state.value not in states:
+                continue
+            ended, began = self.when(int(since.value)), self.when(int(opened.value))
+            how = f"has been open since {began}"
+            if state.value == "closed":
+                how = f"was closed at {ended}"
+            elif state.value == "resolved":
+                how = f"has been resolved since {ended}, and nobody has closed it"
+            verb = "had" if state.value == "closed" else "has"
+            whose = f"; {_who(owner)} {verb} it" if owner is not None else f"; nobody {verb} it"
+            grave = f" ({severity.value})" if severity is not None else ""
+            text = f"Incident {id_}{grave} {how}{whose}: {str(title.value).rstrip('.')}."
+            yield _say(text, state, severity, since, opened, owner, title)
 
     def _made_so(self, kind: str, name: str, actions: tuple[str, ...]) -> tuple[Fact | None, str]:
         """The last plan of this shift that left an object as it is, where there is one."""
@@ -406,6 +428,7 @@ class ShiftFacts:
     # -- what waits for somebody --------------------------------------------------------------------------------------
 
     def waiting(self) -> Iterator[Sentence]:
+        yield from self._incidents("resolved")
         for id_ in self.subjects("review_opened"):
             forced, about = self.one("review_forced", id_), self.one("review_by", id_)
             opened, text = self.one("review_opened", id_), self.one("review_text", id_)

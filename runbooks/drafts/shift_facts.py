@@ -37,6 +37,8 @@ MAX_OPEN = 10
 """Plans that are told one by one, of those that are under way or wait, and of those that have ended."""
 MAX_ENDED = 8
 MAX_NODES = 8
+MAX_INCIDENTS = 200
+"""Newest incidents that are looked through."""
 MAX_OTHERS = 4
 """Freezes, reviews, policies, runbooks."""
 MAX_RECORDS = 10_000
@@ -65,6 +67,7 @@ def shift_facts(call: EngineCall, gate: Gate, *, since_ms: int, speed: float = 1
         told += call(partial(part, since_ms=since_ms))
     told += call(lambda engine: tuple(_records(engine, wall_since)))
     told += call(lambda _: tuple(_waiting(gate)))
+    told += call(lambda _: tuple(_incidents(gate, wall_since)))
     return tuple(told)
 
 
@@ -309,3 +312,20 @@ def _waiting(gate: Gate) -> Iterable[Fact]:
             yield fact("policy_expires", candidate.id, candidate.expires_ms)
     if gate.audit.error:
         yield fact("audit_trouble", "", gate.audit.error)
+
+
+def _incidents(gate: Gate, wall_since: int) -> Iterable[Fact]:
+    """Incidents that are not closed, and those that were resolved or closed in the shift."""
+    found = gate.incidents.incidents((), MAX_INCIDENTS)
+    told = [each for each in found if each.state != "closed" or each.since_ms >= wall_since]
+    for each in sorted(told, key=lambda one: (_STATES.index(one.state), one.opened_ms))[:MAX_OPEN]:
+        yield fact("incident_state", each.id, each.state)
+        yield fact("incident_severity", each.id, each.severity)
+        yield fact("incident_opened", each.id, each.opened_ms)
+        yield fact("incident_since", each.id, each.since_ms)
+        yield fact("incident_title", each.id, each.title)
+        if each.owner:
+            yield fact("incident_owner", each.id, each.owner)
+
+
+_STATES = ("open", "claimed", "resolved", "closed")

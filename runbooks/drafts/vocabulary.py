@@ -23,7 +23,7 @@ from runbooks.plans.typed_plan import EDGES, TIERS
 
 Names = Literal[
     "node", "workload", "queue", "pool", "tenant", "user", "zone", "reservation", "budget", "finding", "proposal",
-    "review", "freeze", "runbook", "policy", "channel",
+    "review", "freeze", "runbook", "policy", "channel", "incident",
 ]  # fmt: skip
 Subject = Literal["cell", Names]
 Value = Literal["number", "word", "text", Names]
@@ -256,6 +256,12 @@ METRICS: Mapping[str, FactMetric] = {
     "freeze_tier": _word("freeze", "freeze {of} stops plans from tier {value} on", *TIERS),
     "freeze_until": _number("freeze", "time_ms", "freeze {of} ends at {value}"),
     "freeze_text": _text("freeze", "freeze {of}: {value}"),
+    "incident_opened": _number("incident", "time_ms", "incident {of} was opened at {value}"),
+    "incident_state": _word("incident", "incident {of} is {value}", "open", "claimed", "resolved", "closed"),
+    "incident_since": _number("incident", "time_ms", "incident {of} is in its state since {value}"),
+    "incident_severity": _word("incident", "incident {of} is {value}", "info", "warning", "critical"),
+    "incident_owner": _name("incident", "user", "incident {of} is {value}'s"),
+    "incident_title": _text("incident", "incident {of}: {value}"),
     "review_opened": _number("review", "time_ms", "review {of} was opened at {value}"),
     "review_forced": _word("review", "review {of} is of a break-glass: {value}", "yes", "no"),
     "review_by": _name("review", "user", "review {of} is about what {value} did"),

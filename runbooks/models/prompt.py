@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 KINDS = ("node", "workload", "queue", "pool", "tenant", "user", "zone", "reservation", "budget", "freeze", "channel",
          "runbook", "policy", "review")  # fmt: skip
-"""Of what is named. Findings and proposals are numbered by us, and go out as they are."""
-OURS: frozenset[str] = frozenset(("finding", "proposal"))
-_OUR_ID = re.compile(r"(?:R|P|D)-[a-z0-9]{1,12}")
+"""Of what is named. Findings, proposals and incidents are numbered by us, and go out as they are."""
+OURS: frozenset[str] = frozenset(("finding", "proposal", "incident"))
+_OUR_ID = re.compile(r"(?:R|P|D|I)-[a-z0-9]{1,12}")
 
 METADATA = MetaData()
 _KEY = Table(

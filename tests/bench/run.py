@@ -23,6 +23,7 @@ import gate_bench
 import heartbeats_bench
 import pack_bench
 import paint_bench
+import past_bench
 import peers_bench
 import placement_bench
 import process_bench
@@ -50,6 +51,7 @@ BENCHES: dict[str, Callable[[], Iterator[Row]]] = {
     "scale_up": scale_up_bench.scale_up_rows,
     "idle_cycle": engine_bench.idle_cycle,
     "restart": engine_bench.restart,
+    "past": past_bench.past,
     "fork": twin_bench.fork,
     "what_if": twin_bench.what_if,
     "start_estimate": twin_bench.start_estimate,

@@ -19,6 +19,15 @@ from engine.external.mirror_report import NOT_MIRRORED, Mirrored, MirrorReport
 from engine.model.commands import AnyCommand, Receipt
 from engine.model.errors import MusterError, NotFoundError, RefusedError, SpecError, UnreachableError
 from engine.model.external_cells import IntentsReport
+from engine.model.past_queries import (
+    CellDifference,
+    CountedHappenings,
+    DifferenceRequest,
+    Happening,
+    PastStatus,
+    QueueDifference,
+    ValueChange,
+)
 from engine.model.queries import (
     DEFAULT_COLUMNS,
     BudgetLine,
@@ -998,6 +1007,51 @@ class FakeClient(Client):
             found = self.changes(seen, 1.0)
             seen = found.version
             yield found
+
+    def as_of(self, at_ms: int) -> FakeClient:
+        return self
+
+    def past(self, at_ms: int, since_ms: int = 0, wait_s: float = 0.0) -> PastStatus:
+        self._answer()
+        state: Literal["none", "ready"] = "ready" if at_ms else "none"
+        return PastStatus(
+            earliest_ms=NOW_MS - 48 * 60 * MINUTE, now_ms=self.now_ms, at_ms=at_ms, state=state, version=900
+        )
+
+    def leave_past(self, at_ms: int, since_ms: int = 0) -> None:
+        self._answer()
+
+    def difference(self, request: DifferenceRequest) -> CellDifference:
+        self._answer()
+        at_ms = request.since_ms
+        happenings = [
+            Happening(
+                at_ms=at_ms + i * MINUTE, what=what, subject=self._text(i, f"{kind}-{i:05}"),
+                place=self._text(i + 1, "batch"), detail=self._text(i + 2, "drain"), by=self._text(i + 3, "scheduler"),
+            )
+            for i, (kind, what) in enumerate((("wl", "preempted"), ("wl", "finished"), ("node", "cordoned")))
+        ]  # fmt: skip
+        preempted, finished, cordoned = (
+            CountedHappenings(what=each.what, count=30, latest=(each,)) for each in happenings
+        )
+        return CellDifference(
+            since_ms=at_ms, until_ms=request.until_ms, since_version=800, until_version=self.version,
+            queues=tuple(
+                QueueDifference(
+                    queue=self._text(i, name), submitted=1_200 + i, started=i, evicted=i * 3, running_before=20,
+                    running_after=40 + i, queued_before=i, queued_after=1_000,
+                )
+                for i, name in enumerate(_QUEUES)
+            ),
+            workloads=(preempted, finished), nodes=(cordoned,),
+            rules=(
+                ValueChange(
+                    at_ms=at_ms, kind="queue", subject=self._text(0, "batch"), field="nominal.gpu_milli",
+                    before="64000", after="32000", by=self._text(1, "person:ann, plan 0123456789ab"),
+                ),
+            ),
+            rule_count=1,
+        )  # fmt: skip
 
     def changes(self, after: int, wait_s: float, limit: int = 500) -> Changes:
         with self._changed:

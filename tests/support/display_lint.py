@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-DOORS = frozenset({"printable", "visible", "pasteable"})
+DOORS = frozenset({"printable", "remedy_text", "visible", "pasteable"})
 SAFE = DOORS | {
     # of console.text.terminal_text: from numbers and moments, or texts that have been through the door
     "duration", "mebibytes", "milli", "money", "permille", "timestamp", "show", "cut", "fit", "key_label",

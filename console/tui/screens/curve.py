@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual import on
 
 from console.actions.key_map import key_of
-from console.tui.widgets.pane import AsOf, ChartPane, Connect, SectionsView
+from console.tui.widgets.pane import MAX_ROWS, MIN_ROWS, AsOf, ChartPane, Connect, SectionsView
 from console.views.curves import (
     WINDOWS,
     Curve,
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 AGAIN_S = 5.0
 """Minutes pass slowly: what happens in the cell has this page ask no more often."""
 MAX_STEPS = 120
+BELOW = 12
+"""Lines of the page besides the rows of the chart: its title, axis, legend and reading, and the numbers."""
 NAMES = tuple(name for name, _, _ in WINDOWS)
 
 
@@ -137,6 +139,11 @@ class CurvePane(ChartPane[Curve]):
 
     def chart(self, detail: Curve, width: int, rows: int) -> list[Section]:
         return [curve_chart(detail, width, rows, self._marked)]
+
+    def _rows(self) -> int:
+        """More than elsewhere: what is below says the same in numbers."""
+        rows = min(MAX_ROWS, max(MIN_ROWS, self.size.height - BELOW))
+        return rows - 1 + rows % 2
 
     def columns(self, detail: Curve, width: int) -> tuple[list[Section], list[Section]]:
         changes, choices = curve_changes(detail, width), curve_choices(self._asked, detail.name, width)

@@ -120,6 +120,12 @@ class IncidentPane(ChartPane[IncidentPage]):
         return self._incident_id
 
     @property
+    def measured(self) -> str:
+        """The wait of its first queue."""
+        curves = self.detail.curves if self.detail is not None else ()
+        return f"{curves[0].subject} {curves[0].name}" if curves else ""
+
+    @property
     def targets(self) -> tuple[ActionTarget, ...]:
         """The incident in its state; once more where a draft of it can be proposed."""
         if self.detail is None:

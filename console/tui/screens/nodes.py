@@ -236,7 +236,7 @@ Known = tuple[tuple[str, str], ...]
 class TopologyPane(DetailPane[HeatMap]):
     NAME = "topology"
     TARGETS = "node"
-    ALWAYS_TWO = True
+    TWO_FROM = 0
     DEFAULT_CSS = f"""
     TopologyPane Horizontal.-beneath {{ layout: vertical; }}
     TopologyPane #right {{ width: {FACTS_WIDTH}; }}

@@ -7,9 +7,18 @@ from typing import TYPE_CHECKING
 
 from console.client.change_feed import in_thread
 from console.text.terminal_text import printable
+from console.tui.widgets.drawing import NARROW
 from console.tui.widgets.pane import VERY_WIDE, Connect, DetailPane
-from console.views.cell_overview import OverviewData, SlowReadings, lately, overview_columns, questions, third_column
-from console.views.findings import question, worst_first
+from console.views.cell_overview import (
+    OverviewData,
+    SlowReadings,
+    lately,
+    overview_columns,
+    questions,
+    room_for,
+    third_column,
+)
+from console.views.findings import TREND, TREND_MS, Trends, question, worst_first
 from console.views.sections import Section
 from engine.model.errors import MusterError, UnreachableError
 
@@ -24,7 +33,7 @@ HOURS_AHEAD = 24
 
 class OverviewPane(DetailPane[OverviewData]):
     NAME = "overview"
-    ALWAYS_TWO = True
+    TWO_FROM = NARROW
     THIRD = True
 
     def __init__(self, connect: Connect, log: EventLog) -> None:
@@ -90,7 +99,8 @@ class OverviewPane(DetailPane[OverviewData]):
     async def _ask_beside(self) -> None:
         """Ask for slow readings on a worker; the page is drawn when they come."""
         try:
-            self._beside = await in_thread(lambda: beside(self.connect()))
+            shown = room_for(self.size.height).queues
+            self._beside = await in_thread(lambda: beside(self.connect(), shown))
         except UnreachableError:
             return  # asked again with the next reload
         except MusterError as error:
@@ -101,8 +111,9 @@ class OverviewPane(DetailPane[OverviewData]):
         self._draw()
 
 
-def beside(client: Client) -> SlowReadings:
-    """Blocks. What cannot be had is left out, but for an engine that is away."""
+def beside(client: Client, queues: int) -> SlowReadings:
+    """Blocks. Trends are those of so many queues, the worst. What cannot be had is left out, but for an engine that is
+    away."""
     from recommender.estimates.queries import ForecastRequest
 
     budgets = client.budgets().budgets
@@ -115,8 +126,23 @@ def beside(client: Client) -> SlowReadings:
     except MusterError as error:
         found = found._replace(why_not=printable(str(error)))
     try:
-        return found._replace(advice=client.recommendations().open)
+        return found._replace(advice=client.recommendations().open, trends=_trends(client, queues))
     except UnreachableError:
         raise
     except MusterError:
         return found
+
+
+def _trends(client: Client, most: int) -> Trends:
+    """How many waited in each of the worst queues. Blocks."""
+    from recommender.history.metrics import HistoryRequest
+
+    names = [row.name for row in worst_first(client.query(question()))[:most]]
+    asked = {
+        name: HistoryRequest(metric="waiting", of="queue", subject=name, last_ms=TREND_MS, step_ms=TREND_MS // TREND)
+        for name in names
+    }
+    return {
+        name: tuple(None if point.mean is None else round(point.mean * 1000) for point in client.history(each).points)
+        for name, each in asked.items()
+    }

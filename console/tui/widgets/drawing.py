@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from typing import Self
 
 
+NARROW = 60
+"""Below this width, as on a phone, a page has one column, and the header only what is urgent."""
+
+
 class LeanCompositor(Compositor):
     """Textual's, from the front to the back, but it ends once nothing more is to be seen.
 

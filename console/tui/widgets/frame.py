@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from rich.cells import cell_len
 from textual.app import ComposeResult
 
 from console.actions import registry
@@ -17,7 +18,7 @@ from console.actions.key_map import key_of
 from console.actions.registry import Action, key_label
 from console.forms.settings import Environment
 from console.text.terminal_text import duration, printable, timestamp
-from console.tui.widgets.drawing import Covered, OneLine, Part, part
+from console.tui.widgets.drawing import NARROW, Covered, OneLine, Part, part
 from console.views.lists import Span
 from console.views.sections import plural
 
@@ -58,6 +59,8 @@ class Frame(Covered):
         self._jumps = [OneLine("top") for _ in range(MAX_JUMP_LINES)]
         for line in self._jumps:
             line.add_class("jumps")
+        self._tour = OneLine("caution", id="tour")
+        self._tour.display = False
         self._footer = OneLine("top", id="footer")
         self.body = Body(id="body")
         self._here = ""
@@ -69,6 +72,7 @@ class Frame(Covered):
         yield self._title
         yield self.body
         yield from self._jumps
+        yield self._tour
         yield self._footer
 
     def show_top(self, spans: Sequence[Span]) -> None:
@@ -77,15 +81,18 @@ class Frame(Covered):
     def show_tabs(self, here: str) -> None:
         """The main pages with their keys: all of them, or as many as there is room for."""
         self._here = here
-        parts: list[Part] = [part(" ")]
+        pages = {PAGE_OF_TAB.get(name, name): name for name in TABS}
+        texts = {page: f" {key_of(page)} {name} " for page, name in pages.items()}
+        order = list(texts)
         room = self.size.width - 1
-        for name in TABS:
-            page = PAGE_OF_TAB.get(name, name)
-            text = f" {key_of(page)} {name} "
-            room -= len(text)
+        while here in order[1:] and sum(cell_len(texts[page]) for page in order[: order.index(here) + 1]) > room > 0:
+            del order[0]  # until the page that is shown is in view
+        parts: list[Part] = [part(" ")]
+        for page in order:
+            room -= cell_len(texts[page])
             if room < 0:
                 break
-            parts.append(part(text, "tab" if page == here else "header", page))
+            parts.append(part(texts[page], "tab" if page == here else "header", page))
         self._tabs.show(parts)
 
     def on_resize(self) -> None:
@@ -128,6 +135,13 @@ class Frame(Covered):
             side.append(part(f" {key_label(action.keys[0])} ", "off" if reason else "key", action.id))
             side.append(part(f"{action.title.lower()} ", "faded" if reason else "top", action.id))
         self._footer.show(left, right)
+
+    def show_tour(self, text: str) -> None:
+        """The next step of a tour; empty: none is taken."""
+        self._tour.display = bool(text)
+        self._tour.show(
+            [part(f" {text}", "caution")], [part(" esc ", "key"), part("leave the tour ", "caution")] if text else []
+        )
 
     def show_banner(self, text: str) -> None:
         """A line of alarm; empty takes it away."""
@@ -223,12 +237,15 @@ def top_bar(
     """The first line: which cell, its clock and speed, the version shown, and whether one may act. `environment`: that
     of the cell, for another window that looks the same may be the test cell. `others`: who else is here, and whether
     on the same thing."""
-    production = environment.production
-    spans: list[Span] = [(" muster ", "brand"), *where_spans(environment), (" ", "top")]
+    production, where = environment.production, where_spans(environment)
+    brand: list[Span] = [] if where and width < NARROW else [(" muster ", "brand")]
+    spans: list[Span] = [*brand, *where, (" ", "top")]
     if health is None:
         spans += [(printable(title), "top"), ("  retrying …" if retrying else "  connecting …", "off")]
         return [*spans, ("  read-only", "key")] if read_only else spans
     spans.append((printable(health.cell or title)[:24], "strong" if production else "top"))
+    if width < NARROW:
+        return [*spans, *_narrow(health, at_ms, read_only=read_only, retrying=retrying)]
     spans.append((f"  {timestamp(at_ms, date=width >= 100)} UTC", "top"))
     spans.append((_pace(health), "caution" if health.paused else "off"))
     spans.append((f"  v{version:,}", "off"))
@@ -244,6 +261,18 @@ def top_bar(
     if others[0]:
         spans.append((f"  {printable(others[0])} ", "caution" if others[1] else "off"))
     return spans
+
+
+def _narrow(health: Health, at_ms: int, *, read_only: bool, retrying: bool) -> list[Span]:
+    """What there is room for on a phone, the most urgent first."""
+    trouble = " ✗ retrying " if retrying else " ✗ journal " if health.journal_error else ""
+    return [
+        (trouble, "alarm") if trouble else (" ●", "ok"),
+        (" read-only" if read_only else "", "key"),
+        (f" ▲ {health.incidents:,} " if health.incidents else "", "caution"),
+        (_pace(health), "caution" if health.paused else "off"),
+        (f" {timestamp(at_ms, date=False)} UTC", "top"),
+    ]
 
 
 def where_spans(environment: Environment) -> list[Span]:
@@ -341,6 +370,14 @@ class FrameDrawing:
         self._app.frame.show_tabs(self._app.navigator.stack[0].NAME)
         self.title()
         self.footer()
+        self.tour()
+
+    def tour(self) -> None:
+        """The next step of the tour, if one is taken; the page that is shown may have been the one before."""
+        tour, context = self._app.tour, self._app.context()
+        if tour is not None:
+            tour.arrived(context.screen, context.targets[0].state if context.targets else "")
+        self._app.frame.show_tour("" if tour is None else tour.text)
 
     def title(self) -> None:
         app = self._app

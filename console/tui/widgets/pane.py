@@ -417,7 +417,6 @@ class DetailPane(Pane, Generic[D]):
     DetailPane Horizontal { height: 1fr; }
     DetailPane #right, DetailPane #third { margin-left: 2; }
     """
-    ALWAYS_TWO: ClassVar[bool] = False
     TWO_FROM: ClassVar[int] = WIDE
     """Width from which on there are two columns."""
     THIRD: ClassVar[bool] = False
@@ -540,7 +539,7 @@ class DetailPane(Pane, Generic[D]):
         self.post_message(self.AskFailed(error))
 
     def on_resize(self) -> None:
-        self._right.display = self.ALWAYS_TWO or self.size.width >= self.TWO_FROM
+        self._right.display = self.size.width >= self.TWO_FROM
         self._third.display = self.THIRD and self.size.width >= VERY_WIDE
         self._draw()
 

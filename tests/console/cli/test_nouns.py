@@ -14,6 +14,7 @@ import pytest
 from console.cli.main import EXIT_CODES, parser, run
 from console.cli.noun_commands import NOUNS
 from console.forms.shell_parser import ShellParser
+from console.text.terminal_text import remedy_text
 from tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -135,6 +136,20 @@ def test_every_old_name_of_an_action_leads_to_its_noun(capsys: Out) -> None:
 )
 def test_wrong_usage_is_what_was_wrong_and_a_line_how(line: str, told: str, capsys: Out) -> None:
     assert refused(capsys, *line.split()) == told
+
+
+def test_an_example_of_a_url_is_whole_and_a_link_of_strangers_is_not(capsys: Out) -> None:
+    assert run(["token", "login", "--connect", "nowhere"]) == 2
+    assert "https://HOST:PORT" in capsys.readouterr().err
+    for whole in ("http://127.0.0.1:9090", "https://HOST/PATH", "postgresql://USER@HOST:PORT/DATABASE"):
+        assert remedy_text(f"Give {whole}") == f"Give {whole}"
+    for link in (
+        "http://127.0.0.1.evil.example",
+        "http://127.0.0.1:80@evil.example",
+        "https://HOST.example",
+        "http://x",
+    ):
+        assert remedy_text(link) == link.replace("://", "[:]//")
 
 
 # -- completion -------------------------------------------------------------------------------------------------------

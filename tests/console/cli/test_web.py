@@ -143,8 +143,7 @@ async def tab(tmp_path: Path) -> AsyncIterator[Tab]:
 async def test_the_console_is_used_in_a_browser(tab: Tab, address: str) -> None:
     await tab.do("Page.navigate", url=address)
     await tab.until("nodes ready")
-    await tab.do("Runtime.evaluate", expression="document.querySelector('textarea').focus()")
-    await tab.type("3")
+    await tab.type("3")  # without a click
     await tab.until("workloads")
     await tab.type("/state:running")
     await tab.until("running")
@@ -158,6 +157,43 @@ async def test_the_console_is_used_in_a_browser(tab: Tab, address: str) -> None:
     assert not tab.problems
     if folder := os.environ.get("MUSTER_TEST_PICTURES"):
         (Path(folder) / "web.png").write_bytes(base64.b64decode(picture["data"]))
+
+
+@pytest.mark.thorough
+async def test_a_link_opens_its_page_on_a_phone_and_a_button_is_a_key(tab: Tab, address: str) -> None:
+    await tab.do("Emulation.setDeviceMetricsOverride", width=375, height=700, deviceScaleFactor=1, mobile=True)
+    await tab.do("Emulation.setTouchEmulationEnabled", enabled=True)
+    await tab.do("Emulation.setEmulatedMedia", features=[{"name": "pointer", "value": "coarse"}])
+    await tab.do("Page.navigate", url=address + "?line=nodes+state%3Aready")
+    await tab.until("● ready")
+    columns = await tab.do("Runtime.evaluate", expression="document.querySelector('.xterm-screen').clientWidth")
+    assert columns["result"]["value"] <= 375, "nothing hangs over the edge"
+    under = "document.querySelector('.xterm-screen').getBoundingClientRect().bottom"
+    covered = await tab.do("Runtime.evaluate", expression=f"{under} - document.querySelector('#keys').offsetTop")
+    assert covered["result"]["value"] <= 0, "the footer is above the buttons"
+    await tab.do("Runtime.evaluate", expression="document.querySelector('#keys [data-key=Enter]').click()")
+    await tab.until("Devices")
+    assert not tab.problems
+    if folder := os.environ.get("MUSTER_TEST_PICTURES"):
+        picture = await tab.do("Page.captureScreenshot", format="png")
+        (Path(folder) / "phone.png").write_bytes(base64.b64decode(picture["data"]))
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"), [("nodes%20state%3Aready", "state:ready"), ("drain%20--yes%20h100-0001", "is not a page")]
+)
+async def test_an_address_with_a_line_opens_that_page_and_does_nothing_else(
+    address: str, line: str, shown: str
+) -> None:
+    async with aiohttp.ClientSession() as session:
+        where = f"{address}ws/{line}?width=100&height=30"
+        socket = await session.ws_connect(where, headers={"Origin": _origin(address)})
+        drawn = ""
+        async with asyncio.timeout(PATIENCE_S):
+            while shown not in drawn:
+                message = await socket.receive()
+                drawn += message.data.decode("utf-8", "replace") if message.type is aiohttp.WSMsgType.BINARY else ""
+        await socket.close()
 
 
 async def test_a_console_ends_with_its_tab(address: str, folder: Path) -> None:

@@ -450,7 +450,7 @@ def test_the_glass_freezes_and_reviews_are_the_same_for_both(client: Client) -> 
     assert client.break_glass(shown.id, shown.digest, "the rack is on fire").state == "verified"
     [review] = client.reviews()
     assert (review.forced, review.proposal) == (True, shown.id)
-    with pytest.raises(RefusedError, match="yourself"):
+    with pytest.raises(RefusedError, match="your own action"):
         client.close_review(review.id, "it was right to do so")
     with pytest.raises(NotFoundError):
         client.thaw("nights")

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from console.cli.main import run
 from console.client.attach import wait_until_shown
 from console.client.protocol import Client
 from console.client.remote import RemoteClient
-from console.forms.fields import past_ms
+from console.forms.command_arguments import SHOWS_PAST
+from console.forms.past_times import difference_words, past_ms
 from console.service.advisor import Advisor
 from console.service.local_client import LocalClient
 from engine.loop import EngineLoop
 from engine.model.commands import Submit
 from engine.model.errors import NotFoundError, RefusedError, SpecError, UnreachableError
-from engine.model.past_queries import PastStatus
+from engine.model.past_queries import DifferenceRequest, PastStatus
 from engine.model.queries import Query
 from recommender.history.metrics import HistoryRequest
 from runbooks.plans.typed_plan import asks
@@ -98,6 +102,34 @@ def test_times_that_cannot_be_shown_are_named(client: Client) -> None:
         client.as_of(now_ms + HOUR_MS).overview()
 
 
+def test_the_difference_of_two_times_is_told_once_it_is_ready(client: Client) -> None:
+    now_ms = client.health().now_ms
+    asked = DifferenceRequest(since_ms=now_ms - HOUR_MS - MINUTE_MS, until_ms=now_ms)
+    wait_until_shown(client, asked.until_ms, lambda _status: None, asked.since_ms)
+    found = client.difference(asked)
+    assert {each.what: [one.subject for one in each.latest] for each in found.workloads} == {
+        "finished": ["old"], "started": ["new"], "submitted": ["new"],
+    }  # fmt: skip
+    assert shown(client, now_ms - MINUTE_MS).difference(asked) == found
+    with pytest.raises(NotFoundError):
+        client.difference(msgspec.structs.replace(asked, queue="nosuch"))
+    with pytest.raises(SpecError):
+        client.difference(msgspec.structs.replace(asked, since_ms=now_ms, until_ms=now_ms - 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "since", "until", "only"),
+    [
+        ("02:30 03:12", "02:30", "03:12", ("", "")),
+        ("02:30", "02:30", "now", ("", "")),
+        ("2026-04-13 02:30 2026-04-13T03:12 queue:a/b", "2026-04-13 02:30", "2026-04-13T03:12", ("a/b", "")),
+        ("-2h node:n-1 -20m", "-2h", "-20m", ("", "n-1")),
+    ],
+)
+def test_two_times_as_people_write_them(text: str, since: str, until: str, only: tuple[str, str]) -> None:
+    assert difference_words(text) == (since, until, *only)
+
+
 def test_who_gives_up_waiting_lets_the_copy_go(client: Client) -> None:
     def give_up(_status: PastStatus) -> None:
         raise KeyboardInterrupt
@@ -106,7 +138,7 @@ def test_who_gives_up_waiting_lets_the_copy_go(client: Client) -> None:
     try:
         wait_until_shown(client, at_ms, give_up)
     except KeyboardInterrupt:
-        assert client.past(at_ms, 30.0).state == "ready", "asked again, it is made again"
+        assert client.past(at_ms, wait_s=30.0).state == "ready", "asked again, it is made again"
 
 
 NOW_MS = 1_776_336_000_000
@@ -154,3 +186,11 @@ def test_a_cell_in_memory_says_why_it_cannot_look_back() -> None:
         client = LocalClient(loop, gate_of(loop.engine), Advisor(loop), name="lab")
         with pytest.raises((RefusedError, UnreachableError), match="kept in memory"):
             client.past(0)
+
+
+def test_commands_that_show_the_past_are_commands_and_all_others_refuse() -> None:
+    for runs in SHOWS_PAST:
+        module, _, name = runs.partition(":")
+        assert callable(getattr(importlib.import_module(module), name))
+    for words in (["stop", "--at", "03:12"], ["--at", "-20m", "node", "drain", "n1"], ["--at", "03:12", "submit", "x"]):
+        assert run(words) == 4

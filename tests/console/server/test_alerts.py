@@ -11,6 +11,7 @@ import httpx
 import msgspec
 import pytest
 
+from console.cli.main import run
 from engine.loop import EngineLoop
 from runbooks.gate.approval_gate import Gate
 from runbooks.plans.incidents import Incident
@@ -181,3 +182,17 @@ def test_a_read_only_engine_takes_no_alert(loop: EngineLoop, gate: Gate) -> None
         transport = httpx.HTTPTransport(uds=str(path))
         with httpx.Client(transport=transport, base_url="http://localhost") as http:
             assert http.post("/v1/alerts", json={"title": "x"}).status_code == 403
+
+
+@pytest.mark.about_files("the command is given the journal's file")
+def test_the_record_of_an_incident_is_verified_by_the_command(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "journal.db"
+    with running_loop(path) as loop, served_on_unix(loop, gate=gate_of(loop.engine, clock=clock)) as at:
+        transport = httpx.HTTPTransport(uds=str(at))
+        with httpx.Client(transport=transport, base_url="http://localhost") as http:
+            assert http.post("/v1/alerts", json=notification()).json()["change"] == "opened"
+            assert http.post("/v1/incidents/I-1/claim", json={}).json()["owner"].startswith("unix:")
+            assert http.post("/v1/incidents/I-1/note", json={"text": "looking"}).status_code == 200
+            closed = http.post("/v1/incidents/I-1/close", json={"found": "a burst of short jobs"})
+            assert closed.json()["state"] == "closed"
+        assert run(["audit", "verify", str(path)]) == 0

@@ -512,7 +512,7 @@ def test_where_nothing_can_be_recorded_nothing_is_done_and_all_can_be_looked_at(
 def test_what_others_must_vote_on_is_said_and_not_done(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     assert lab.shell("node", "drain", "g0", "--yes", "--reason", "rack moves") == 4
     err = capsys.readouterr().err
-    assert "P-1 is T2, so nothing is done yet: it needs 1 vote of others (approver" in err
+    assert "P-1 is T2, so nothing is done yet: it needs 1 vote from others (approver" in err
     assert "They run: muster proposal approve P-1; it expires in" in err
     assert lab.node() == "ready"
     assert lab.shell("node", "cordon", "g1", "--yes") == 0
@@ -544,7 +544,7 @@ def test_a_proposal_from_the_shell_to_its_end_and_back(after: ExitStack, capsys:
     assert lab.shell("proposal", "approve", "P-1", "--digest", digest[:5]) == 4
     assert lab.shell("proposal", "approve", "P-1", "--digest", "zzzzzz") == 4
     assert lab.shell("proposal", "approve", "P-1", "--digest", digest[:6]) == 0
-    assert "waits for somebody to execute it" in capsys.readouterr().err
+    assert "waiting for somebody to execute it" in capsys.readouterr().err
     assert (lab.effects(), lab.node()) == (0, "ready")
     assert lab.shell("proposal", "execute", "P-1") == 0
     assert capsys.readouterr().out == "g0\n"

@@ -101,13 +101,17 @@ def test_a_spark_is_no_longer_than_its_width_and_shows_gap_least_and_most(values
     assert len(set(known)) != 1 or set(line) <= {"▄", " "}, "what does not vary is neither low nor high"
 
 
-@given(st.integers(0, 10**12), st.integers(0, 10**12))
-def test_a_scale_holds_its_values_and_uses_a_third_of_it_at_least(least: int, more: int) -> None:
+@given(st.integers(0, 10**12), st.integers(0, 10**12), st.integers(0, 10**12))
+def test_a_scale_holds_its_values_and_uses_a_third_of_it_unless_it_is_to_be_higher(
+    least: int, more: int, height: int
+) -> None:
     most = least + more
-    base, top = charts.scale_of(least, most)
+    base, top = charts.scale_of(least, most, height)
     assert 0 <= base <= least
     assert most <= base + top
-    assert base == 0 or 3 * (most - least) >= top
+    assert base == 0 or top >= height
+    tight_base, tight = charts.scale_of(least, most)
+    assert tight_base == 0 or 3 * (most - least) >= tight
 
 
 @given(

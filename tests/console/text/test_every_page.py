@@ -21,7 +21,8 @@ from console.tui.widgets.window_table import WindowTable
 from tests.console.text.test_palettes import contrast, rgb
 from tests.console.tui.test_snapshots import FAR, QUICK, SCREENS, app, app_past_the_cell
 
-SIZES = ((60, 15), (80, 24), (100, 30), (120, 36), (140, 40), (220, 60))
+PHONE = (45, 30)
+SIZES = (PHONE, (60, 15), (80, 24), (100, 30), (120, 36), (140, 40), (220, 60))
 EVERY_PAGE = SCREENS | FAR
 LINES = re.compile(r"[\s─│┃╭╮╰╯▁▔·]*")
 """What is drawn without a meaning, or for one that a word beside it has."""
@@ -38,6 +39,8 @@ async def test_every_width_and_theme(page: str, monkeypatch: pytest.MonkeyPatch)
             await pilot.resize_terminal(*size)
             await settle(pilot)
             keep_to_the_page(pilot)
+            if size == PHONE:
+                names_are_whole(pilot)
         words = text_of(pilot)
         for theme in THEMES:
             console.theme = theme.name
@@ -78,6 +81,17 @@ def keep_to_the_page(pilot: Pilot[None]) -> None:
             for y, line in enumerate(widget.lines[top : top + widget.size.height]):
                 if MARGIN + sum(cell_len(text) for text, _ in line.spans) > widget.size.width:
                     assert widget.render_line(y).text.endswith("… "), line.spans
+
+
+NAME = re.compile(r"\b(?:wl|node|P|R|D)-[A-Za-z0-9]*…|\b(?=[a-f]*[0-9])[0-9a-f]{4,11}…")
+"""An id or a digest that is cut."""
+
+
+def names_are_whole(pilot: Pilot[None]) -> None:
+    """On a phone one can tell what a line is about, and what one votes on."""
+    for widget, strip in drawn_by(pilot):
+        if isinstance(widget, SectionsView):
+            assert not NAME.search(strip.text.replace(" …", "…")), strip.text
 
 
 def can_be_read(pilot: Pilot[None], theme: Theme) -> None:

@@ -25,7 +25,8 @@ ACTING = (
     "propose", "approve", "vote", "execute", "resume", "confirm", "rollback", "cancel", "break_glass", "command",
     "close_review", "propose_policy", "vote_policy", "freeze", "thaw", "approve_runbook", "retire_runbook",
     "propose_draft", "revise", "pause", "reject_recommendation", "import_samples", "import_runs", "redact_audit",
-    "rotate_audit_key", "anchor_audit", "answer_intent",
+    "rotate_audit_key", "anchor_audit", "answer_intent", "open_incident",
+    "claim_incident", "hand_over_incident", "note_incident", "close_incident",
 )  # fmt: skip
 """Questions of a client that change something."""
 BINARY = "".join(map(chr, range(256))) + "\x1b[2J\x1b]52;c;eA==\x07\x1b[201~\x9b31m" + "yY\r\nX\x1b\x03\x11" * 20

@@ -29,6 +29,7 @@ from tests.support.poisoned import Poisoned
 PAGES = (
     "overview", "queues", "workloads", "nodes", "events", "pools", "orders", "whatif", "workload wl-000003",
     "workload wl-000001", "node node-00001", "recommendations", "forecast queue:batch", "curve queue:batch",
+    "diff -2h -1h",
     "proposals", "proposal P-1", "proposal P-2", "proposal P-3", "runbooks", "runbook half-done", "audit", "record 7",
     "draft why", "drafts",
     "handover", "summary",

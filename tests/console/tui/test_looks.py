@@ -15,13 +15,14 @@ from console.client.protocol import Health
 from console.forms.settings import ConsoleSettings, Environment, environment_of, environments, given_keys, load
 from console.text.tones import CONTRAST, THEMES, name_of, tones
 from console.tui.app import MusterApp
-from console.tui.decision_dialogs import ConfirmDialog
+from console.tui.decision_dialogs import ConfirmDialog, DecideDialog
 from console.tui.navigation import DEEDS
 from console.tui.widgets.drawing import OneLine
 from console.tui.widgets.frame import where_spans
 from runbooks.plans.typed_plan import DIGEST_TYPED
 from tests.console.fake_client import FakeClient
 from tests.console.tui.test_app import console, line, notes, press, quick, until  # noqa: F401
+from tests.console.tui.test_snapshots import staged
 
 
 def text_of(pilot: Pilot[None]) -> list[str]:
@@ -168,3 +169,24 @@ async def test_a_wrong_key_map_is_told_at_the_start_and_the_usual_keys_hold(tmp_
     async with app.run_test(size=(120, 30), notifications=True) as pilot:
         await until(pilot, lambda: "muster.toml:4: there is no action 'drian'. Did you mean drain?" in notes(pilot))
         await until(pilot, lambda: "C cordon" in line(pilot, "footer"))
+
+
+async def test_on_a_phone_a_plan_is_read_and_voted_on_by_its_whole_digest(quick: None) -> None:  # noqa: F811
+    client = staged()
+    app = MusterApp(lambda: client, title="x")
+    async with app.run_test(size=(45, 30)) as pilot:
+        await until(pilot, lambda: app.connected)
+        app.steering.run("proposals")
+        app.steering.run("proposal P-1")
+        await until(pilot, lambda: "P-1" in line(pilot, "title") and app.context().targets)
+        assert "demo-cell ●" in line(pilot, "top"), "the cell and whether it answers come before its clock"
+        assert "A approve" in line(pilot, "footer")
+        assert "9 proposals" in "".join(text_of(pilot)[1:2]), "the page that is shown is among the tabs"
+        await press(pilot, "G", "A")
+        await until(pilot, lambda: isinstance(pilot.app.screen, DecideDialog) and pilot.app.screen._reached)
+        digest = client.proposal("P-1").digest
+        words = "\n".join(text_of(pilot))
+        assert f"P-1 T3, plan {digest[:12]}" in words
+        assert f"type {digest[:DIGEST_TYPED]}: ______" in words
+        await press(pilot, *digest[:3])
+        assert f"{digest[:3]}___" in "\n".join(text_of(pilot)), "what was typed so far is seen"

@@ -15,7 +15,7 @@ from textual.pilot import Pilot
 from console.tui.app import MusterApp
 from engine.model.errors import UnreachableError
 from tests.console.fake_client import FakeClient
-from tests.console.tui.test_app import quick, until
+from tests.console.tui.test_app import line, quick, until
 from tests.console.tui.test_hostile_text import PAGES, full
 
 __all__ = ["quick"]
@@ -37,6 +37,8 @@ class Silent:
         self._client = client
         self._answers = frozenset((*ALWAYS, *answers))
         self.asked: list[str] = []
+        self.asked_on: set[int] = set()
+        """Threads."""
         self.over = threading.Event()
 
     def __getattr__(self, name: str) -> Any:
@@ -45,6 +47,7 @@ class Silent:
 
         def never(*_: Any, **__: Any) -> Any:
             self.asked.append(name)
+            self.asked_on.add(threading.get_ident())
             self.over.wait()
             raise UnreachableError("the test is over", "")
 
@@ -128,6 +131,17 @@ async def test_no_page_says_that_there_is_nothing_before_it_knows(size: tuple[in
             if page.partition(" ")[0] not in OWN and (found := said_empty(pilot)):
                 wrong[page] = found
     assert wrong == {}
+
+
+async def test_no_key_waits_for_the_engine() -> None:
+    """The title says at once where one is, and the thread that draws asks nothing itself."""
+    async with silent((140, 40)) as (pilot, client):
+        for page in PAGES:
+            pilot.app.steering.run(page)  # type: ignore[attr-defined]
+            assert pilot.app.navigator.current.crumb in line(pilot, "title")  # type: ignore[attr-defined]
+            await pilot.pause()
+        assert client.asked
+        assert threading.get_ident() not in client.asked_on
 
 
 WIDE = (220, 60)

@@ -11,7 +11,7 @@ from console.service.advisor import Advisor
 from console.service.local_client import LocalClient
 from engine.control import Engine
 from engine.model.commands import Submit
-from tests.console.tui.test_app import console, here, line, notes, press, until, write
+from tests.console.tui.test_app import console, here, hint, line, notes, press, until, write
 from tests.console.tui.test_app import quick as quick
 from tests.support.gates import gate_of
 from tests.support.served import HOUR_MS, gpu_job, running_loop
@@ -45,7 +45,7 @@ async def test_pages_are_of_then_until_one_goes_back(client: LocalClient) -> Non
         await press(pilot, "enter")
         await until(pilot, lambda: "AS OF 1970-01-01 02:30:00 UTC (2h 2m ago), read only" in line(pilot, "banner"))
         await until(pilot, lambda: here(pilot).as_of == (app.past.version, 2 * HOUR_MS + 30 * MINUTE_MS))  # type: ignore[attr-defined]
-        assert "as of then" in line(pilot, "title")
+        await until(pilot, lambda: "as of then" in line(pilot, "title"))
         assert app.client().workload("early").state == "running"  # type: ignore[attr-defined]
         assert "02:30:00 UTC" in line(pilot, "top")
         assert [item.subject for item in app.events.newest(1)] == ["early"]  # type: ignore[attr-defined]
@@ -54,7 +54,7 @@ async def test_pages_are_of_then_until_one_goes_back(client: LocalClient) -> Non
         await press(pilot, "colon")
         await write(pilot, "cancel early")
         await press(pilot, "enter")
-        assert "nothing can be changed" in "".join(text for text, _, _ in app.bars.bar._hint._left)  # type: ignore[attr-defined]
+        assert "nothing can be changed" in hint(pilot)
         await press(pilot, "escape")
         await press(pilot, "full_stop")
         await until(pilot, lambda: "AS OF 1970-01-01 02:31:00" in line(pilot, "banner"))
@@ -92,3 +92,31 @@ async def test_each_page_shows_then_or_says_that_it_is_not_kept(client: LocalCli
             pilot.app.clear_notifications()
             pilot.app.steering.run(command)  # type: ignore[attr-defined]
             await until(pilot, lambda: "not kept as of 1970-01-01 02:30:00 UTC" in notes(pilot))
+
+
+async def test_two_marked_times_show_what_changed_between_them(client: LocalClient) -> None:
+    async with console(client) as pilot:  # type: ignore[arg-type]
+        await press(pilot, "colon")
+        await write(pilot, "at 02:30")
+        await press(pilot, "enter")
+        await until(pilot, lambda: "AS OF 1970-01-01 02:30:00" in line(pilot, "banner"))
+        await press(pilot, "equals_sign")
+        await until(pilot, lambda: "1970-01-01 02:30:00 is marked" in notes(pilot))
+        await press(pilot, "escape")
+        await until(pilot, lambda: line(pilot, "banner") == "")
+        await press(pilot, "equals_sign")
+        await until(pilot, lambda: "diff 1970-01-01T02:30:00 1970-01-01T04:32:00" in line(pilot, "title"))
+        await until(pilot, lambda: here(pilot).detail is not None)  # type: ignore[attr-defined]
+        text = "\n".join(here(pilot).text_lines())  # type: ignore[attr-defined]
+        assert "1 workload finished" in text
+        assert "03:00:00  early" in text
+        assert "1 workload submitted" in text
+        assert "04:00:00  late" in text
+
+
+async def test_a_difference_that_cannot_be_read_is_refused_on_its_line(client: LocalClient) -> None:
+    async with console(client) as pilot:  # type: ignore[arg-type]
+        await press(pilot, "colon")
+        await write(pilot, "diff 1 2 3")
+        await press(pilot, "enter")
+        assert "3 times" in hint(pilot)

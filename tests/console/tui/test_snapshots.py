@@ -99,6 +99,7 @@ SCREENS: dict[str, Steps] = {
     "what if": after("whatif drain node-00001", "whatif quota batch gpu=8 at +2h", keys=("w",), title="whatif"),
     "suggestions": after("suggestions", title="suggestions"),
     "forecast": after("forecast queue:batch", title="forecast"),
+    "difference": after("diff -2h -1h", title="diff -2h -1h"),
     "curve": after("curve queue:batch gpu", title="curve of"),
     "draft": after("draft D-1", title="D-1"),
     **{name: after(name, title=name) for name in ("proposals", "runbooks", "audit", "drafts", "settings")},

@@ -167,7 +167,7 @@ def test_the_workload_page_shows_how_it_was_allowed_to_start_and_what_limits_it(
     told = lines([left[-1]])
     for text in (
         "retries    failed 1 times, 3 retries allowed",
-        "tasks      6 of 8 run",
+        "tasks      6 of 8 running",
         "started    in a burst, by backfill; the burst ends in 1h 30m",
         "stopping   writing a checkpoint to make room for wl-000009",
     ):

@@ -228,7 +228,7 @@ def test_weak_comparisons_are_marked_thin() -> None:
         running(run(3 * HOUR, 9 * HOUR)), LIKES, QuantileCoverage(scored=3, p90_coverage_permille=900)
     )
     text = " ".join(found.thin)
-    assert "asked for 9.0 h" in text
+    assert "requested time, 9.0 h" in text
     assert "have been scored" in text
 
 
@@ -257,7 +257,7 @@ def test_advice_gathers_all_findings() -> None:
     found = advice()
     assert [s.action for s in found.suggestions] == ["notify", "uncordon", "notify"]
     assert found.version == 7
-    assert found.unknown == ("looked at 1 of 40 workloads",)
+    assert found.unknown == ("checked 1 of 40 workloads",)
 
 
 def test_pages_of_a_real_engine_have_what_is_needed() -> None:

@@ -271,7 +271,7 @@ def test_who_took_something_out_of_use_is_told_with_the_plan_that_has_the_reason
     assert acts(draft) == []
     assert "cordoned" in draft.summary[0].text
     assert "P-2" in draft.summary[0].text
-    assert "Looked at: " in draft.rationale[-1].text
+    assert "Checked: " in draft.rationale[-1].text
 
 
 # -- nothing is wrong -------------------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ from runbooks.drafts.typed_draft import Brief, Draft, Fact, ReportedFinding, Tas
 from runbooks.gate.approval_gate import Gate
 from runbooks.gate.run_limits import FreezeSpec
 from runbooks.models.prompt import prompt_of
+from runbooks.plans.identity import Actor
+from runbooks.plans.incidents import AlertReport
 from tests.support.gate_cells import HOUR, Clock, busy_engine
 from tests.support.team import Member, members, team, team_gate
 
@@ -203,3 +205,23 @@ def test_facts_without_a_shift_say_nothing_that_is_not_in_them() -> None:
     draft = draft_of(brief)
     assert (draft.summary, draft.parts, draft.facts) == ((), (), ())
     assert msgspec.json.encode(draft)
+
+
+def test_incidents_of_the_shift_are_handed_over(shift: Shift) -> None:
+    source = Actor(subject="service:alerts", kind="service", account="token:service:alerts", deeds=("alert",))
+    report = shift.gate.incidents.report
+    for title in ("waits are long", "a fan is loud", "the disk is full", "nothing yet"):
+        report(source, AlertReport(title=title, key=title, severity="critical"))
+    shift.gate.incidents.claim(shift.of["ann"].actor, "I-2")
+    report(source, AlertReport(title="the disk is full", key="the disk is full", status="resolved"))
+    shift.gate.incidents.close(shift.of["ben"].actor, "I-4", "a test of the alerts")
+    draft = shift.draft()
+    check_cited(draft)
+    told = sentences(draft)
+    for expected in (
+        r"Incident I-1 \(critical\) has been open since .* UTC; nobody has it: waits are long\.",
+        r"Incident I-2 \(critical\) has been open since .* UTC; ann has it: a fan is loud\.",
+        r"Incident I-3 \(critical\) has been resolved since .* UTC, and nobody has closed it; nobody has it: the disk",
+        r"Incident I-4 \(critical\) was closed at .* UTC; nobody had it: nothing yet\.",
+    ):
+        assert [text for text in told if re.match(expected, text)], (expected, told)

@@ -10,8 +10,8 @@ from rich.cells import cell_len
 
 from console.actions.registry import ACTIONS, parse_command
 from console.tui.screens.overview import OverviewPane, beside
-from console.views.cell_overview import OverviewData, SlowReadings, overview_columns, short_money
-from console.views.findings import question, times, worst_first
+from console.views.cell_overview import OverviewData, SlowReadings, overview_columns, short_money, trend
+from console.views.findings import question, queues, times, worst_first
 from console.views.sections import BORROWED, IDLE, USED, Line, Section, bar, quota_parts
 from engine.model.errors import RefusedError
 from engine.model.queries import Burn, BurnWindow, Overview, PoolOverview
@@ -46,7 +46,7 @@ def named(sections: Sequence[Section], title: str) -> Section:
 @pytest.mark.parametrize("hostile", [False, True])
 def test_every_line_fits_and_every_link_leads_somewhere(width: int, height: int, hostile: bool) -> None:
     client = FakeClient(500, hostile=hostile)
-    left, right = overview_columns(glance(client), width, height, beside(client))
+    left, right = overview_columns(glance(client), width, height, beside(client, 6))
     for text in texts([*left, *right]):
         assert cell_len(text) <= width, text
         assert text.isprintable()
@@ -58,7 +58,7 @@ def test_every_line_fits_and_every_link_leads_somewhere(width: int, height: int,
 
 def test_all_of_it_is_in_view_at_80_by_24() -> None:
     client = FakeClient(500)
-    left, right = overview_columns(glance(client), 37, 20, beside(client))
+    left, right = overview_columns(glance(client), 37, 20, beside(client, 6))
     for sections in (left, right):
         assert sum(2 + len(section.lines) for section in sections) - 1 <= 20
     assert {section.title.split(",")[0] for section in (*left, *right)} == {
@@ -91,7 +91,7 @@ def test_the_most_urgent_is_first_and_says_what_enter_does() -> None:
 
 def test_what_has_no_line_of_its_own_is_counted() -> None:
     client = FakeClient(500)
-    left, _ = overview_columns(glance(client), 37, 20, beside(client))
+    left, _ = overview_columns(glance(client), 37, 20, beside(client, 6))
     last = texts([named(left, "Now")])[-1]
     assert len(named(left, "Now").lines) == 6
     assert "more:" in last
@@ -139,7 +139,7 @@ def test_money_and_burn_are_brief() -> None:
 def test_what_is_slow_or_refused_is_left_out() -> None:
     client = FakeClient()
     client.forecast = lambda request: (_ for _ in ()).throw(RefusedError("no measurements yet"))  # type: ignore[method-assign]
-    found = beside(client)
+    found = beside(client, 6)
     assert (found.forecast, found.why_not, len(found.advice)) == (None, "no measurements yet", 3)
     _, right = overview_columns(glance(client), 60, 40, found)
     assert texts([named(right, "Ahead")]) == ["no measurements yet"]
@@ -187,3 +187,27 @@ async def test_an_engine_that_goes_away_leaves_what_was_there() -> None:
         pane.look_again()
         await until(pilot, lambda: "no connection" in line(pilot, "banner"))
         assert pane.detail is before
+
+
+def test_queues_have_the_trend_of_what_waits_where_there_is_room() -> None:
+    rows = worst_first(FakeClient().query(question()))
+    trends = {rows[0].name: tuple(range(12)), rows[1].name: (None, 5, 5)}
+    section = queues(rows, 57, 6, trends)
+    assert "LAST 2H" in section.note
+    drawn = texts([section])
+    assert " ▁▂▂▃▄▄▅▅▆▇▇█ " in drawn[0]
+    assert {len(line) for line in drawn} == {57}
+    assert "LAST 2H" not in queues(rows, 40, 6, trends).note
+    assert texts([queues(rows, 57, 6)])[0] != drawn[0]
+
+
+@pytest.mark.parametrize(("high", "begins"), [(5, "from 80%"), (40, "from 0%")])
+def test_a_trend_is_no_slab_where_use_stays_high_and_says_where_it_begins(high: int, begins: str) -> None:
+    use = [900 - high * (i % 20) for i in range(40)]
+    history = tuple((60_000 * (i + 1), share, 100) for i, share in enumerate(use))
+    section = trend(msgspec.structs.replace(FINE, history=history), 60, 4)
+    drawn = texts([section])
+    assert begins in drawn[3]
+    assert len({line[10:] for line in drawn[:4]}) > 1
+    assert len(set("".join(line[10:] for line in drawn[:4]))) > 3, "its shape shows"
+    assert [line.link for line in section.lines if line.link] == ["curve cell gpu", "curve cell length"]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from console.forms.filters import FilterError
 from console.forms.session_state import SessionState
 from console.tui.list_layout import ColumnDialog
 from console.tui.widgets.list_pane import kept_columns
-from console.tui.widgets.window_table import TablePosition
+from console.tui.widgets.window_table import TablePosition, WindowTable
 from console.views.lists import LISTS, ListView, share_of
 from tests.console.fake_client import FakeClient
 from tests.console.tui.test_app import console, here, hint, line, press, quick, until, write
@@ -151,6 +153,22 @@ async def test_what_is_read_stays_when_many_rows_come_at_the_top() -> None:
         assert table.cursor_row.id == name
         assert table.cursor - table.scroll_offset.y == line_of
         assert table.place == TablePosition(index + 350, name, table.scroll_offset.y, 0)
+
+
+async def test_coming_back_draws_the_list_at_once_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with console(FakeClient(100)) as pilot:
+        await press(pilot, "j", "enter")
+        await pilot.app.workers.wait_for_complete()
+        drawn: Counter[int] = Counter()
+        draw = WindowTable.render_line
+        monkeypatch.setattr(WindowTable, "render_line", lambda table, y: drawn.update([y]) or draw(table, y))
+        pilot.app.navigator.back()  # type: ignore[attr-defined]
+        assert len(drawn) == here(pilot).table.size.height > 20
+        await pilot.pause()
+        await pilot.app.workers.wait_for_complete()
+        await pilot.pause()
+        at_cursor = here(pilot).table.cursor + 1  # it shows who has the keys
+        assert {y: times for y, times in drawn.items() if times > 1 and y != at_cursor} == {}
 
 
 async def test_a_frozen_page_stands_still_until_it_goes_on() -> None:
