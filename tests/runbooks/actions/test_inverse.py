@@ -187,7 +187,7 @@ def back_to(spec: QueueSpec, over: Any = "keep", was: QueueSpec = TO) -> Act:
         (QUOTA, QUEUE, [back_to(WAS, over="evict")], "sets a value other than"),
         (QUOTA, QUEUE, [back_to(WAS, was=WAS)], "sets a value other than"),
         (SIZED, pool(), [act("set_scaling", "p", scaling=ScalingChange(most=9))], "sets a value other than"),
-        (SIZED, pool(), [act("set_scaling", "p", scaling=ScalingChange(most=9, headroom=1))], "sets a value other than"),
+        (SIZED, pool(), [act("set_scaling", "p", scaling=ScalingChange(most=9, headroom=1))], "a value other than"),
         (
             act("scale_pool", "p", nodes=9), pool(),
             [act("set_targets", "p", scaling=ScalingChange()), act("scale_pool", "p", nodes=6)],
