@@ -184,7 +184,7 @@ def _allowed(view: WorkloadDetail) -> str:
     return text
 
 
-BOUND = "the earliest, if nothing else takes the room"
+BOUND = "only if nothing else takes the room"
 """Assumption of the earliest start."""
 
 

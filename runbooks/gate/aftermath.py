@@ -128,7 +128,7 @@ class Rollback:
             )
         )
         if need.reason and not reason.strip():
-            raise RefusedError(f"rolling back {row.id} is {found.tier}: give a reason", "Give a reason")
+            raise RefusedError(f"rolling back {row.id} is {found.tier}: a reason is required", "Give a reason")
 
     def asked(self, request: Request) -> tuple[Composed, str]:
         """The effect of rolling back the proposal that a request names, and the reason that it needs votes of its own,

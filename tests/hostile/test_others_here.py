@@ -90,7 +90,7 @@ def test_who_shares_a_fleets_socket_touches_what_is_theirs(
     with pytest.raises(RefusedError, match="only the owner of the fleet"):
         fleet.set_closed("a", closed=False)
     assert [fleet.submission(name).state for name in ("owners", "theirs")] == ["waiting", "waiting"]
-    with pytest.raises(RefusedError, match="already, as another"):
+    with pytest.raises(RefusedError, match="already exists, as another"):
         fleet.submit([job("owners")])
     assert fleet.withdraw(["theirs"]) == ("theirs",)
 

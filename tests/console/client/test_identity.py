@@ -294,7 +294,7 @@ def test_who_has_the_account_signs_too_so_that_a_person_without_one_can_vote(loo
             closing(RemoteClient(str(path), identity=Held("bob"))) as bob,
         ):
             made = unsigned.propose(request)
-            with pytest.raises(RefusedError, match=r"keys of both.*muster --as AUTHOR proposal new"):
+            with pytest.raises(RefusedError, match=r"two signatures.*muster --as AUTHOR proposal new"):
                 bob.approve(made.id, made.digest, signed=signed(bob, "bob", made))
             again = mine.propose(request)
             assert (made.plan.author.signed, again.plan.author.signed) == (False, True)
@@ -383,7 +383,7 @@ def test_what_was_unlocked_asks_for_nothing_later(key_file: Path) -> None:
     assert identity.sign(known_to(fingerprint(key_file)), kind="vote").key == fingerprint(key_file)
     late = Identity(ConsoleSettings(key=str(key_file)), lambda _: pytest.fail("asked"))
     late.unlock()
-    with pytest.raises(RefusedError, match="needs a terminal"):
+    with pytest.raises(RefusedError, match="no terminal to ask on"):
         late.sign(msgspec.structs.replace(known_to(fingerprint(key_file)), subject="person:alice"), kind="vote")
 
 
@@ -460,7 +460,7 @@ def test_the_shell_freezes_and_thaws(loop: EngineLoop, capsys: pytest.CaptureFix
             shell(path, "policy", "freeze", "night", "--weekly", "daily 22:00 - 06:00", "--zone", "Europe/Berlin") == 0
         )
         assert shell(path, "policy", "freeze", "now", "--for", "1h", "--tier", "T2", "--reason", "a release") == 0
-        assert "now holds now" in capsys.readouterr().out
+        assert "now in effect" in capsys.readouterr().out
         assert shell(path, "policy", "freezes") == 0
         assert "T2 and above" in capsys.readouterr().out
         assert shell(path, "policy", "freeze", "now", "--for", "1h") == 4

@@ -84,7 +84,7 @@ def test_fragmentation_is_told_by_pool_and_kind_of_task(shell: Shell, capsys: py
     assert "gpu 16 GPU 20.0%" in lines
     assert "4 GPU 1 CPU in gpu 4 0 16 GPU 16 GPU 0.0% 4 4" in lines
     assert "8 GPU 1 CPU in gpu 0 1 16 GPU 0 GPU 100.0% 0 2" in lines
-    assert "free 16 GPU, usable for tasks of 8 GPU: 0 GPU (0 fit; 2 would)" in lines
+    assert "free 16 GPU, usable for tasks of 8 GPU: 0 GPU (0 fit; 2 would if unfragmented)" in lines
     assert shell("cell", "fragmentation", "--json") == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["ppm"], report["free_milli"], len(report["shapes"])) == (200_000, 16_000, 2)
@@ -123,7 +123,7 @@ def test_a_dry_run_shows_plan_and_effect_and_does_nothing(
 ) -> None:
     assert shell("cell", "consolidate", "--dry-run") == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert lines[:2] == ["MOVE QUEUE SIZE WORK LOST FROM TO", "h3 a 4 GPU 5m g3 g0"]
+    assert lines[:2] == ["MOVE QUEUE SIZE LOST WORK FROM TO", "h3 a 4 GPU 5m g3 g0"]
     assert "costs 0.40 GPU-h: 0.33 of work repeated, 0.07 to stop and restart" in lines
     assert any(line.startswith("brings 8.00 GPU-h: big (1 task, 8 GPU) starts now, instead of in 9h") for line in lines)
     assert "ratio 20.00 benefit to cost, in shares of the cell" in lines
@@ -135,7 +135,7 @@ def test_a_dry_run_shows_plan_and_effect_and_does_nothing(
 
 def test_it_is_done_when_agreed(shell: Shell, loop: EngineLoop, capsys: pytest.CaptureFixture[str]) -> None:
     assert shell("cell", "consolidate", "--unblock", "big") == 4
-    assert "nobody can be asked" in capsys.readouterr().err
+    assert "no terminal to ask on" in capsys.readouterr().err
     assert state_of(loop, "big") == "queued"
     assert shell("cell", "consolidate", "--unblock", "big", "--yes", "--reason", "asked for") == 0
     assert "verified: h3 is running on g0" in capsys.readouterr().err
@@ -160,7 +160,7 @@ def test_as_json_it_is_shown_and_done_only_with_yes(
 
 def test_without_a_plan_it_says_why(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
     assert shell("cell", "consolidate", "--unblock", "h0", "--dry-run") == 0
-    assert capsys.readouterr().out == "no plan: h0 is running: it is not waiting for room\n"
+    assert capsys.readouterr().out == "no plan: h0 is running: it is not waiting for capacity\n"
     assert shell("cell", "consolidate", "--unblock", "h0", "--yes") == 4
     assert "no plan: h0 is running" in capsys.readouterr().err
     assert shell("cell", "consolidate", "--unblock", "nobody") == 3

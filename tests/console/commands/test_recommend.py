@@ -284,7 +284,7 @@ def test_what_the_twin_cannot_try_says_so(loop: EngineLoop) -> None:
     client = LocalClient(loop, gate_of(loop.engine), Advisor(loop))
     loop.call(lambda engine: engine.command(Cordon(ids=("c0",))))
     assert edits_of(suggestion("notify")) == "no change"
-    assert "no edit for set autoscaling" in str(edits_of(suggestion("set_autoscaling")))
+    assert "cannot simulate set autoscaling" in str(edits_of(suggestion("set_autoscaling")))
     assert client.recommendations().open == ()
 
 

@@ -137,7 +137,7 @@ def test_a_dry_run_shows_all_and_does_nothing(shell: Shell, loop: EngineLoop, ca
     told = capsys.readouterr().out
     for part in (
         "applies now: yes", f"node {where} is ready", f"drain {where} (cordoned, requeues first", "Waiting",
-        "node " + where + " has 0 workloads within 1200 s", "way back", "[T2", "dry run: nothing was proposed",
+        "node " + where + " has 0 workloads within 1200 s", "rollback", "[T2", "dry run: nothing was proposed",
     ):  # fmt: skip
         assert part in told, part
     assert loop.engine.version == version

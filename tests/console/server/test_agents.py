@@ -181,7 +181,7 @@ def test_web_pages_cannot_speak_as_agents(http: httpx.Client) -> None:
 def agent_process(path: Path, *nodes: str) -> subprocess.Popen[bytes]:
     given = [part for name in nodes for part in ("--node", name)]
     return subprocess.Popen(
-        [sys.executable, "-m", "console.cli.main", "agent", "--connect", str(path), *given],
+        [sys.executable, "-m", "console.cli.main", "node", "agent", "--connect", str(path), *given],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )

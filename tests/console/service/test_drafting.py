@@ -300,7 +300,7 @@ def test_when_the_engine_stops_a_call_is_ended_and_settled(server: ModelServer) 
 def test_what_cannot_be_used_of_a_request_is_named_and_the_rules_draft_from_the_rest(loop: EngineLoop) -> None:
     with drafting(loop) as service:
         empty = drafted(service, "", model=False)
-        assert "nothing was asked" in empty.notes[0]
+        assert "no question given" in empty.notes[0]
         unknown = drafted(service, model=False, finding="R-nope", texts_of=("nobody",), runbook="none")
         assert [note.split(";")[0] for note in unknown.notes] == [
             "there is no recommendation 'R-nope'", "there is no runbook 'none'", "there is no workload 'nobody'",

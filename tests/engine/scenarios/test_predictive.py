@@ -192,9 +192,9 @@ def test_a_pool_can_be_made_to_grow() -> None:
         (SetTargets(pool="p", targets=((0, 30),)), SpecError, "above the pool's maximum"),
         (SetTargets(pool="p", targets=((0, 3), (0, 4))), SpecError, "given twice"),
         (SetTargets(pool="p", targets=((-5, 3),)), SpecError, "targets"),
-        (SetTargets(pool="fixed", targets=((0, 3),)), RefusedError, "does not grow"),
+        (SetTargets(pool="fixed", targets=((0, 3),)), RefusedError, "is not autoscaled"),
         (SetAutoscaling(preset="fast"), SpecError, "no 'fast'"),
-        (SetAutoscaling(changes={"scan": 5}), SpecError, "no setting"),
+        (SetAutoscaling(changes={"scan": 5}), SpecError, "not a setting"),
         (SetAutoscaling(changes={"scan_every_ms": "x"}), SpecError, "changes"),  # type: ignore[dict-item]
         (SetAutoscaling(changes={"scan_every_ms": 5}), SpecError, "scan_every_ms"),
         (SetAutoscaling(changes={"expanders": ("price", "price")}), SpecError, "twice"),

@@ -117,7 +117,7 @@ def test_it_survives_a_restart(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("reservation", "error", "says"),
     [
-        (window(), SpecError, "already there"),
+        (window(), SpecError, "already exists"),
         (window(name="x"), RefusedError, "reserved for other work"),
         (window(name="x", nodes=("g2",), end_ms=HOUR), SpecError, "not after its start"),
         (window(name="x", nodes=("nowhere",)), NotFoundError, "nowhere"),

@@ -37,7 +37,7 @@ def complete(found: Suggestion) -> None:
     assert found.kind
     assert found.evidence
     assert all(item.rows >= 1 and item.metric and item.window and item.value for item in found.evidence)
-    assert found.counterfactual.startswith("No suggestion")
+    assert found.counterfactual.startswith("Not suggested")
     assert found.alternatives[-1].startswith("No action")
 
 

@@ -171,7 +171,7 @@ def test_an_incident_is_told_in_the_order_in_which_it_happened(shift: Shift) -> 
     draft = shift.draft("incident", hours=2)
     happened = sentences(draft, "What happened")
     assert happened[0] == "01:30 UTC: node n1 was lost; it is down now."
-    assert happened[1] == f"01:40 UTC: {cordoned} (Cordon node n0) was begun."
+    assert happened[1] == f"01:40 UTC: {cordoned} (Cordon node n0) started."
     assert "What was done" in {part.heading for part in draft.parts}
     check_cited(draft)
 

@@ -92,7 +92,7 @@ def test_a_doubt_takes_as_many_people_as_its_plan(tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match="it is the author"):
         answer(engine, gate, ben, number)
     for _ in range(2):  # who says it twice is one person all the same
-        with pytest.raises(RefusedError, match=r"your word is kept, and .* needs 1 more") as caught:
+        with pytest.raises(RefusedError, match=r"your answer is recorded, and .* needs 1 more") as caught:
             answer(engine, gate, cat, number)
     assert f"muster slurm settle {number} done" in caught.value.remedy
     with pytest.raises(RefusedError, match="your answer is recorded"):

@@ -101,7 +101,7 @@ def test_two_tokens_of_one_person_are_one_vote_and_of_two_are_two() -> None:
         ("services: [{id: ci, roles: [operator]}]", "not for a service"),
         ("services: [{id: ci, roles: [approver, submitter]}]", "not for a service"),
         ("services: [{id: ci, kind: llm, roles: [submitter]}]", "not for a service"),
-        ("services: [{id: ci, scoped: [{roles: [submitter]}]}]", "no part"),
+        ("services: [{id: ci, scoped: [{roles: [submitter]}]}]", "lacks a scope"),
         ("services: [{id: ci, accounts: ['cert:dana']}]", "dana's"),
     ],
 )

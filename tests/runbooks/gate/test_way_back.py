@@ -147,7 +147,7 @@ def test_after_a_day_the_votes_of_then_do_not_cover_it(clock: Clock) -> None:
     me = raised(watched, clock)
     clock.now_ms += 24 * HOUR + 1
     shown = me.gate.preview(ME, BACK)
-    assert (shown.covered, "too long ago" in shown.note) == (False, True)
+    assert (shown.covered, "too old" in shown.note) == (False, True)
     made = me.gate.propose(ME, BACK)
     assert me.approve(made.id, made.digest).state == "verified"
     assert me.gate.proposal("P-1").state == "rolled_back"
@@ -157,7 +157,7 @@ def test_it_wants_a_reason_where_acts_of_its_tier_do(clock: Clock) -> None:
     rules = tuple(msgspec.structs.replace(rule, reason=True) for rule in SOLO.rules)
     watched = Watched(closed_queue())
     me = raised(watched, clock, rules=rules)
-    with pytest.raises(RefusedError, match="say why"):
+    with pytest.raises(RefusedError, match="a reason is required"):
         me.gate.rollback(ME, "P-1", "  ")
     assert me.gate.rollback(ME, "P-1", "not wanted").state == "rolled_back"
 
