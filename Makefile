@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: run shell test test-thorough test-postgres test-long mutants bench bench-console picture format lint types imports check lock clean
 
 run: $(STAMP)  ## the console on a live demo cluster
-	@echo "Starting the demo: a day of AI work in 24 minutes. ? in the console tells its keys, q leaves."
+	@echo "Starting the demo: an hour of AI work a minute. The first time it makes a month of history, which takes some seconds."
 	@$(BIN)/muster --demo
 	@echo "\`make shell\` opens a shell in which README's commands work as printed."
 

@@ -150,7 +150,7 @@ def message_of(message: OutboxMessage, chat: Chat | None) -> dict[str, Any]:
 
 
 def link_of(message: OutboxMessage, chat: Chat | None) -> str:
-    """PlanLink to the plan that the message is about; empty without one."""
+    """Link to the plan that the message is about; empty without one."""
     digest = message.key.partition(":")[0]
     is_digest = len(digest) == 2 * hashlib.sha256().digest_size
     return chat.link(f"P-{message.number}", digest) if chat is not None and message.number and is_digest else ""

@@ -69,7 +69,7 @@ class PastClient(Client):
     def health(self) -> Health:
         seen = self.changes(0, 0.0, 1)
         return msgspec.structs.replace(
-            self._live.health(), version=seen.version, now_ms=self.at_ms, paused=True, awaiting=0, stuck=0
+            self._live.health(), version=seen.version, now_ms=self.at_ms, paused=True, awaiting=0, stuck=0, incidents=0
         )
 
     def changes(self, after: int, wait_s: float, limit: int = 500) -> Changes:

@@ -236,25 +236,25 @@ def _of_the_terminal(name: str, **colours: str) -> Theme:
 DARK = _coloured(
     "dark", ground="#14171c", surface="#191d23", panel="#232932", cursor="#222e4c",
     text="#d3d7de", dim="#969da8", faint="#78859a", rule="#3a424e", off="#737d8d",
-    primary="#7aa2c8", accent="#e0b060", ok="#86b57a", info="#6fb3b8", warn="#d9a95b", bad="#dd837f", mark="#c397d8",
+    primary="#7aa2c8", accent="#b9a7e6", ok="#86b57a", info="#6fb3b8", warn="#d9a95b", bad="#dd837f", mark="#c397d8",
 )  # fmt: skip
 LIGHT = _coloured(
     "light", dark=False, ground="#f7f7f4", surface="#eeeeea", panel="#e9e9e4", cursor="#d7ecfa",
     text="#23272e", dim="#5a616b", faint="#6f6f63", rule="#c9c9c2", off="#757b72",
-    primary="#2a5f93", accent="#855500", ok="#2a6d30", info="#1f6a70", warn="#865608", bad="#b32b27", mark="#7d3f98",
+    primary="#2a5f93", accent="#5f2f9a", ok="#2a6d30", info="#1f6a70", warn="#865608", bad="#b32b27", mark="#7d3f98",
 )  # fmt: skip
 CONTRAST = _coloured(
     "contrast", ground="#000000", surface="#000000", panel="#1c1c1c", cursor="#002a60",
     text="#ffffff", dim="#d0d0d0", faint="#a8a8a8", rule="#808080", off="#b4b4b4",
-    primary="#8fd0ff", accent="#ffd75f", ok="#6ff089", info="#66e5ff", warn="#ffc933", bad="#ffaaa5", mark="#f0b0ff",
+    primary="#8fd0ff", accent="#d8c4ff", ok="#6ff089", info="#66e5ff", warn="#ffc933", bad="#ffaaa5", mark="#f0b0ff",
 )  # fmt: skip
 SAFE = _coloured(
     "safe", ground="#14171c", surface="#191d23", panel="#232932", cursor="#222e4c",
     text="#e2e5ea", dim="#98a1b0", faint="#78859a", rule="#3a424e", off="#737d8d",
-    primary="#a3b8d0", accent="#e8d3a0", ok="#1ab2ff", info="#dbffff", warn="#ffd91a", bad="#ff9966", mark="#d7a8e8",
+    primary="#a3b8d0", accent="#d0bcf0", ok="#1ab2ff", info="#dbffff", warn="#ffd91a", bad="#ff9966", mark="#d7a8e8",
 )  # fmt: skip
 SIXTEEN = _of_the_terminal(
-    "sixteen", primary="ansi_bright_cyan", accent="ansi_bright_yellow", ok="ansi_bright_green",
+    "sixteen", primary="ansi_bright_cyan", accent="ansi_bright_magenta", ok="ansi_bright_green",
     info="ansi_bright_cyan", warn="ansi_bright_yellow", bad="ansi_bright_red", mark="ansi_bright_magenta",
 )  # fmt: skip
 PLAIN = _of_the_terminal("plain")

@@ -232,6 +232,20 @@ class Navigator:
         top.awaited = trail[-1]
         self._show(top)
 
+    def begin_anew(self) -> None:
+        """Make the pages anew, each at its place: what they hold is of another time. What a person has put together on
+        a page stays."""
+        trail, shown = self.trail(), self.stack[0]
+        kept = {name: root for name, root in self._roots.items() if root.KEEPS}
+        self._cut(1)
+        for name, root in self._roots.items():
+            if name not in kept and root.parent is not None:
+                root.display = False
+                root.remove()
+        self._roots = kept
+        self.stack = [shown] if shown in kept.values() else []
+        self._follow(trail)
+
     # --- panes
 
     def _root(self, name: ScreenName) -> Pane:

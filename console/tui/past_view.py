@@ -170,9 +170,8 @@ class PastView:
         app.events.begin_anew()
         app.events.add(events.items, events.missed, events.at_ms)
         app.drawing.banner()
-        if app.navigator.current is not None:
-            app.navigator.current.look_again()
-        app.reload()
+        if app.navigator.stack:
+            app.navigator.begin_anew()
 
 
 def ask(app: MusterApp, argument: str) -> None:

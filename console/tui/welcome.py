@@ -13,7 +13,7 @@ from console.client.change_feed import in_thread
 from console.tui.dialog_frames import Dialog
 from console.tui.widgets.pane import SectionsView
 from console.views.welcome import SEEN, Tour, is_due, suggested, welcome
-from engine.model.errors import MusterError
+from engine.model.errors import MusterError, SpecError
 
 if TYPE_CHECKING:
     from console.client.protocol import Health
@@ -89,6 +89,8 @@ def show_once(app: MusterApp) -> None:
 
 
 def tour(app: MusterApp, _argument: str) -> None:
-    """Begin the tour, or begin it anew."""
+    """Begin the tour, or begin it anew. Raises SpecError elsewhere than on a demo."""
+    if not app.flags.get("demo"):
+        raise SpecError("", "the tour walks the incident of the demo; this may be another cell", "Use `muster tour`")
     app.tour = Tour()
     app.drawing.tour()

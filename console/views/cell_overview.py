@@ -427,15 +427,16 @@ def all_findings(glance: OverviewData, beside: SlowReadings) -> list[OverviewFin
 
 
 def unknown(beside: SlowReadings) -> str:
-    """Readings that were not looked at yet."""
-    parts = (("budgets", beside.budgets), ("suggestions", beside.advice))
-    return " and ".join(name for name, known in parts if known is None)
+    """Readings that have not come yet, or cannot be had."""
+    if beside.budgets is not None:
+        return "suggestions are not known" if beside.advice is None else ""
+    return "loading budgets" if beside.advice is not None else "loading budgets and suggestions"
 
 
 def now_lines(
     view: Overview, found: Sequence[OverviewFinding], width: int, most: int, not_known: str = ""
 ) -> list[Line]:
-    """Is it fine? If not, what, and what to press. `not_known`: what was not looked at yet."""
+    """Is it fine? If not, what, and what to press. `not_known`: what has not come, or cannot be had."""
     if not view.pools:
         return [
             Line((("! ", "warn"), ("this cell has no nodes yet", ""))),
@@ -443,7 +444,7 @@ def now_lines(
             Line((("  or try a busy one: muster --demo", "dim"),)),
         ]
     if not found and not_known:
-        told = f"all nodes up, no long waits; loading {not_known} …"
+        told = f"all nodes up, no long waits; {not_known}{' …' if not_known.startswith('loading') else ''}"
         return [Line((("● ", "dim"), (cut(told, width - 2), "")))]
     if not found:
         return [Line((("● ", "ok"), (cut("all nodes up, no long waits, no budget overrun", width - 2), "")))]

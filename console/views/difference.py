@@ -21,9 +21,7 @@ _UNITS = {
 
 def queue_section(found: CellDifference, width: int) -> Section:
     """Counts of every queue in which anything is otherwise, as far as they fit into the width."""
-    room = width - MIN_NAME
-    shown = [index for index in _by_importance() if (room := room - _WIDTHS[index]) >= 0]
-    columns = sorted(shown)
+    columns = _columns_within(width - MIN_NAME)
     name = width - sum(_WIDTHS[index] for index in columns)
     head = " " * name + "".join(_HEADS[index].rjust(_WIDTHS[index]) for index in columns)
     lines = [Line(((head, "dim"),))]
@@ -37,8 +35,14 @@ def queue_section(found: CellDifference, width: int) -> Section:
     return Section("Queues", tuple(lines), f"{count} with changes" if count else "")
 
 
-def _by_importance() -> tuple[int, ...]:
-    return 6, 7, 5, 3, 4, 1, 2, 0
+def _columns_within(room: int) -> list[int]:
+    """Columns that fit, those of use first."""
+    found = []
+    for index in (6, 7, 5, 3, 2, 1, 4, 0):
+        if _WIDTHS[index] <= room:
+            room -= _WIDTHS[index]
+            found.append(index)
+    return sorted(found)
 
 
 def _cells(queue: QueueDifference) -> tuple[str, ...]:

@@ -621,6 +621,41 @@ MUTANTS: tuple[Mutant, ...] = (
         'place = ("", key.key)\n        if place in self._running',
         KEYS,
     ),
+    # -- incidents
+    Mutant(
+        "a source resolves what another one reported",
+        "runbooks/gate/incidents",
+        "where = (INCIDENT.c.key == key) & (INCIDENT.c.source == source)",
+        "where = INCIDENT.c.key == key",
+        ("incidents",),
+    ),
+    Mutant(
+        "an incident that somebody has is anybody's",
+        "runbooks/gate/incidents",
+        *never('if there["owner"] and not over:'),
+        ("incidents",),
+    ),
+    Mutant(
+        "anybody closes the incident that another has",
+        "runbooks/gate/incidents",
+        'self._refuse_other(connection, actor, there, "close")',
+        "pass",
+        ("incidents",),
+    ),
+    Mutant(
+        "the verifier takes anybody's word for a claim",
+        "runbooks/audit/verify",
+        "if kind not in _OF_SOURCES and not self._is_on_call(seq, record):",
+        "if False:",
+        ("incidents",),
+    ),
+    Mutant(
+        "a token for alerts is for everything",
+        "console/server/authentication",
+        'if path == ALERTS and "alert" in (actor.deeds or ()):',
+        'if "alert" in (actor.deeds or ()):',
+        ("console/alerts",),
+    ),
     # -- files
     Mutant(
         "YAML with aliases",

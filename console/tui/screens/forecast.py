@@ -312,6 +312,7 @@ class WhatIfRuns(NamedTuple):
 
 class WhatIfPane(DetailPane[WhatIfRuns]):
     NAME = "whatif"
+    KEEPS = True
 
     def __init__(self, connect: Connect) -> None:
         super().__init__(connect)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from console.client.change_feed import in_thread
 from console.text.terminal_text import printable
 from console.tui.widgets.drawing import NARROW
 from console.tui.widgets.pane import VERY_WIDE, Connect, DetailPane
 from console.views.cell_overview import (
+    NO_TRENDS,
     OverviewData,
     SlowReadings,
     lately,
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from console.client.protocol import Client
     from console.views.lists import EventLog
 
+T, U = TypeVar("T"), TypeVar("U")
 BESIDE_S = 20.0
 """Wall seconds between questions that take longer to answer."""
 HOURS_AHEAD = 24
@@ -116,21 +119,34 @@ def beside(client: Client, queues: int) -> SlowReadings:
     away."""
     from recommender.estimates.queries import ForecastRequest
 
-    budgets = client.budgets().budgets
-    grows = [size.scaling for size in client.scaling().pools if size.scaling is not None]
-    found = SlowReadings(budgets=budgets, boot_ms=max((each.boot_ms[0] for each in grows), default=0))
+    found = SlowReadings(
+        budgets=client.budgets().budgets,
+        boot_ms=_had(lambda: _boot_ms(client), 0),
+        advice=_had(lambda: client.recommendations().open, None),
+        trends=_had(lambda: _trends(client, queues), NO_TRENDS),
+    )
     try:
-        found = found._replace(forecast=client.forecast(ForecastRequest(hours=HOURS_AHEAD)))
+        return found._replace(forecast=client.forecast(ForecastRequest(hours=HOURS_AHEAD)))
     except UnreachableError:
         raise
     except MusterError as error:
-        found = found._replace(why_not=printable(str(error)))
+        return found._replace(why_not=printable(str(error)))
+
+
+def _had(ask: Callable[[], T], otherwise: U) -> T | U:
+    """The answer; or the other where it cannot be had."""
     try:
-        return found._replace(advice=client.recommendations().open, trends=_trends(client, queues))
+        return ask()
     except UnreachableError:
         raise
     except MusterError:
-        return found
+        return otherwise
+
+
+def _boot_ms(client: Client) -> int:
+    """Longest usual boot of a node of the pools that grow."""
+    grows = [size.scaling for size in client.scaling().pools if size.scaling is not None]
+    return max((each.boot_ms[0] for each in grows), default=0)
 
 
 def _trends(client: Client, most: int) -> Trends:

@@ -64,6 +64,8 @@ class Pane(Covered):
     """Shortest interval of questions while something happens. The title tells the age of the page."""
     TAILS: ClassVar[bool] = False
     """True for a page that lists events one by one."""
+    KEEPS: ClassVar[bool] = False
+    """True for a page that holds what a person has put together."""
     argument: str = ""
     """Argument of its `:` line."""
     awaited: PageStep | None = None

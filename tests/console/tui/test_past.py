@@ -9,6 +9,7 @@ import pytest
 
 from console.service.advisor import Advisor
 from console.service.local_client import LocalClient
+from console.tui.widgets.pane import Pane
 from engine.control import Engine
 from engine.model.commands import Submit
 from tests.console.tui.test_app import console, here, hint, line, notes, press, until, write
@@ -17,6 +18,10 @@ from tests.support.gates import gate_of
 from tests.support.served import HOUR_MS, gpu_job, running_loop
 
 MINUTE_MS = 60_000
+LOOKS = (
+    "overview", "queues", "nodes", "pools", "events", "workload early", "queue a", "topology", "cost", "node g0",
+)  # fmt: skip
+"""Pages that are all of then."""
 
 
 @pytest.fixture
@@ -83,7 +88,7 @@ async def test_each_page_shows_then_or_says_that_it_is_not_kept(client: LocalCli
         await write(pilot, "at 02:30")
         await press(pilot, "enter")
         await until(pilot, lambda: "AS OF" in line(pilot, "banner"))
-        for command in ("overview", "queues", "nodes", "pools", "events", "workload early", "queue a", "topology"):
+        for command in LOOKS:
             pilot.app.steering.run(command)  # type: ignore[attr-defined]
             await pilot.pause()
             await pilot.app.workers.wait_for_complete()
@@ -120,3 +125,18 @@ async def test_a_difference_that_cannot_be_read_is_refused_on_its_line(client: L
         await write(pilot, "diff 1 2 3")
         await press(pilot, "enter")
         assert "3 times" in hint(pilot)
+
+
+async def test_no_page_keeps_what_it_had_of_another_time(client: LocalClient) -> None:
+    async with console(client) as pilot:  # type: ignore[arg-type]
+        app = pilot.app
+        app.steering.run("whatif drain g0")  # type: ignore[attr-defined]
+        for command in ("overview", "workload late"):
+            app.steering.run(command)  # type: ignore[attr-defined]
+            await app.workers.wait_for_complete()
+        before = {*app.query(Pane)}
+        app.past.go("03:30")  # type: ignore[attr-defined]
+        await until(pilot, lambda: "AS OF" in line(pilot, "banner"))
+        await until(pilot, lambda: "there is no workload 'late'" in notes(pilot))
+        assert line(pilot, "title").startswith("  overview › ")
+        assert {pane.NAME for pane in before & {*app.query(Pane)}} == {"whatif"}

@@ -55,6 +55,9 @@ async def test_no_other_cell_begins_with_it(flags: dict[str, bool]) -> None:
         await until(pilot, lambda: pilot.app.connected)  # type: ignore[attr-defined]
         await pilot.pause()
         assert not shows_card(pilot)
+        if not pilot.app.flags["demo"]:  # type: ignore[attr-defined]
+            await press(pilot, "colon", *"tour", "enter")
+            assert pilot.app.tour is None, "a real cell has no incident to walk"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("key", "page"), [("1", "workload"), ("2", "whatif"), ("3", "recommendations")])
