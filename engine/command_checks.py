@@ -133,13 +133,13 @@ def _preempt(state: State, command: cmd.Preempt, now_ms: int) -> Checked:
     for row in rows:
         why = _not_preemptible(state, row, now_ms)
         if why:
-            raise RefusedError(f"cannot preempt: '{w.ids[row]}' {why}", "Leave it out; requeue stops it all the same")
+            raise RefusedError(f"cannot preempt: '{w.ids[row]}' {why}", "Leave it out; requeue stops it anyway")
     for queue, count in Counter(w.queue[row] for row in rows).items():
         left = state.queues.disruptions_left(queue, now_ms)
         if count > left:
             raise RefusedError(
-                f"cannot preempt: queue '{state.queues.specs[queue].name}' may be disrupted {left} times more for now",
-                f"Preempt at most {left} of it, or requeue them all the same",
+                f"cannot preempt: queue '{state.queues.specs[queue].name}' may be disrupted {left} more times for now",
+                f"Preempt at most {left} of it, or requeue them anyway",
             )
     wake_at_ms = now_ms + cmd.YIELD_MS
     return [ev.Evicted(row, GAVE_WAY, saved=w.saves_when_asked(row), wake_at_ms=wake_at_ms) for row in rows], ids_of(
@@ -155,11 +155,11 @@ def _not_preemptible(state: State, row: int, now_ms: int) -> str:
     if w.preempting[row] != NONE:
         return f"makes room for '{w.ids[w.preempting[row]]}' already"
     if not w.priority_classes[w.priority[row]].preemptible:
-        return f"is of priority class '{w.priority_classes[w.priority[row]].name}', which is not preemptible"
+        return f"has priority class '{w.priority_classes[w.priority[row]].name}', which is not preemptible"
     least_ms = state.queues.specs[w.queue[row]].min_runtime_ms
     ran_ms = now_ms - w.started[row]
     if ran_ms < least_ms:
-        return f"has run for {ran_ms} of the {least_ms} ms for which its queue lets nobody preempt it"
+        return f"has run for {ran_ms} of the {least_ms} ms of its queue's minimum run time"
     return ""
 
 
@@ -170,14 +170,14 @@ def _not_booting(state: State, rows: list[int], what: str) -> None:
     """Refuse where a node has not come yet: its provider's word of it would be lost."""
     booting = [state.capacity.node_ids[row] for row in rows if state.capacity.state[row] == NodeState.BOOTING]
     if booting:
-        raise RefusedError(f"cannot {what}: {listed(booting)} boots", "Wait until it is ready, or remove it")
+        raise RefusedError(f"cannot {what}: {listed(booting)} is booting", "Wait until it is ready, or remove it")
 
 
 def _not_leaving(state: State, rows: list[int], what: str) -> None:
     """Refuse where a provider has given notice: it drains until it is gone, whatever is said of it."""
     leaving = [state.capacity.node_ids[row] for row in rows if state.capacity.doomed[row] >= 0]
     if leaving:
-        raise RefusedError(f"cannot {what}: the provider takes {listed(leaving)} back", "Leave those out")
+        raise RefusedError(f"cannot {what}: the provider reclaims {listed(leaving)}", "Leave those out")
 
 
 def _cordon(state: State, command: cmd.Cordon) -> Checked:
@@ -195,7 +195,7 @@ def _uncordon(state: State, command: cmd.Uncordon) -> Checked:
         raise RefusedError(f"cannot uncordon: {listed(down)} is down", "It returns when its executor reports it")
     silent = [state.capacity.node_ids[row] for row in rows if state.capacity.state[row] == NodeState.SUSPECT]
     if silent:
-        raise RefusedError(f"cannot uncordon: {listed(silent)} is suspect", "It returns when it is heard of")
+        raise RefusedError(f"cannot uncordon: {listed(silent)} is suspect", "It returns when its agent reports")
     _not_leaving(state, rows, "uncordon")
     return _turn(state, rows, NodeState.READY, (NodeState.READY,)), _node_ids(state, rows)
 
@@ -214,8 +214,8 @@ def _remove_nodes(state: State, command: cmd.RemoveNodes) -> Checked:
         kept = set(reservation.spec.nodes).intersection(command.ids)
         if kept:
             raise RefusedError(
-                f"node '{min(kept)}' is kept for reservation '{reservation.spec.name}'",
-                "Take that reservation back first, or leave the node",
+                f"node '{min(kept)}' is reserved for reservation '{reservation.spec.name}'",
+                "Remove that reservation first, or keep the node",
             )
     events = _stop_work_on(state, rows, "node removed", saves=True)
     events.append(ev.NodesChanged(array("i", rows).tobytes(), NodeState.REMOVED))
@@ -318,7 +318,7 @@ IDLE = (NodeState.DRAINING, NodeState.CORDONED, NodeState.READY)
 
 
 def _scale_pool(state: State, command: cmd.ScalePool, now_ms: int) -> Checked:
-    """Raises NotFoundError for the pool; RefusedError for one that does not grow by itself, for a number beyond its
+    """Raises NotFoundError for the pool; RefusedError for one that is not autoscaled, for a number beyond its
     least and most, for nodes that cannot be ordered, and where fewer nodes are empty than would have to go."""
     pool = pool_row(state, command.pool)
     scaling = state.capacity.pools[pool].scaling
@@ -326,7 +326,7 @@ def _scale_pool(state: State, command: cmd.ScalePool, now_ms: int) -> Checked:
     _check_bounds(command, scaling)
     later = [entry for entry in state.sizing.targets.get(pool, ()) if entry[0] > now_ms]
     if len(later) >= MAX_TARGETS:
-        raise RefusedError(f"pool '{command.pool}' has {len(later):,} targets set", "Take some out: set-targets")
+        raise RefusedError(f"pool '{command.pool}' has {len(later):,} targets set", "Remove some: set-targets")
     events: list[ev.AnyEvent] = []
     targets = ((now_ms, command.nodes), *later)
     if list(targets) != state.sizing.targets.get(pool, []):
@@ -341,12 +341,10 @@ def _scale_pool(state: State, command: cmd.ScalePool, now_ms: int) -> Checked:
 
 def _check_bounds(command: cmd.ScalePool, scaling: ScalingSpec | None) -> None:
     if scaling is None:
-        raise RefusedError(
-            f"pool '{command.pool}' does not grow by itself", "Say how far it shall first: set-scaling --most"
-        )
+        raise RefusedError(f"pool '{command.pool}' is not autoscaled", "First set a maximum: set-scaling --most")
     if not scaling.least <= command.nodes <= scaling.most:
         raise RefusedError(
-            f"{command.nodes:,} nodes are not between the least and the most of pool '{command.pool}', "
+            f"{command.nodes:,} nodes are outside the limits of pool '{command.pool}', "
             f"{scaling.least:,} and {scaling.most:,}",
             "Give a number between them, or change them first: set-scaling",
         )
@@ -410,7 +408,7 @@ def _in_the_way(state: State, pool: int) -> str:
     c = state.capacity
     rows = np.flatnonzero((view(c.pool) == pool) & (view(c.state) != NodeState.REMOVED)).tolist()
     busy = [c.node_ids[node] for node in rows if any(True for _ in state.allocations.on_node(node))]
-    return f"{listed(busy)} {'has' if len(busy) == 1 else 'have'} work" if busy else "the others are out of reach"
+    return f"{listed(busy)} {'has' if len(busy) == 1 else 'have'} work" if busy else "the others cannot be reached"
 
 
 # -- advance reservations ---------------------------------------------------------------------------------------------
@@ -430,8 +428,8 @@ def _reserve(state: State, command: cmd.Reserve, now_ms: int) -> Checked:
     for row in nodes_of(state, spec.nodes):
         if state.capacity.booking[row] != OPEN:
             raise RefusedError(
-                f"node '{state.capacity.node_ids[row]}' is kept for others until they are through",
-                "Choose other nodes, or take that reservation back first",
+                f"node '{state.capacity.node_ids[row]}' is reserved for other work until it ends",
+                "Choose other nodes, or remove that reservation first",
             )
     return [ev.Reserved(spec)], (spec.name,)
 

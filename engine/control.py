@@ -315,7 +315,7 @@ class Engine:
     def _observe(self, command: Observe, left_out: list[str]) -> tuple[str, ...] | MusterError:
         """Take in what was seen of the scheduler that decides: each event depends on those before it."""
         if self.decides:
-            return RefusedError("this cell is decided by Muster itself", "Only a cell that mirrors another is told")
+            return RefusedError("this cell is scheduled by Muster itself", "Only a mirror takes observed changes")
         observation = ObservationFold(self.state, command, self._clock_ms)
         for event in observation.events():
             self._emit(event)

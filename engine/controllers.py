@@ -194,7 +194,7 @@ def interrupt(state: State, command: cmd.Interrupt, now_ms: int) -> Checked:
     """Raises SpecError for a notice that makes no sense; NotFoundError or RefusedError when none of the machines is
     there, or all have had their notice."""
     if not command.ids:
-        raise SpecError("ids", "is empty", "Name at least one node")
+        raise SpecError("ids", "is empty", "Give at least one node")
     if command.notice_ms != -1:
         check_quantity(command.notice_ms, "notice_ms", most=24 * HOUR_MS)
     capacity = state.capacity
@@ -211,9 +211,7 @@ def interrupt(state: State, command: cmd.Interrupt, now_ms: int) -> Checked:
             by_end.setdefault(end_ms, []).append(node)
     if not by_end:
         told = [capacity.node_ids[node] for node in known]
-        raise RefusedError(
-            f"{listed(told)} had notice already", "Nothing needs doing: what runs there is taken care of"
-        )
+        raise RefusedError(f"{listed(told)} already had notice", "Nothing to do: its work is already handled")
     events: list[ev.AnyEvent] = [
         ev.Interrupted(array("i", nodes).tobytes(), end_ms) for end_ms, nodes in sorted(by_end.items())
     ]

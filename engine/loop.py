@@ -126,7 +126,7 @@ class EngineLoop:
                 raise
             future.cancel()
             raise UnreachableError(
-                f"the engine did not answer within {timeout_s:g} s", "It may be overloaded"
+                f"the engine did not answer within {timeout_s:g} s", "It may be overloaded; try again"
             ) from None
 
     def read(self, what: str, *arguments: object, least_version: int = 0) -> Any:
@@ -162,7 +162,7 @@ class EngineLoop:
         except Exception as error:
             # A fault of ours. What is journalled is safe; going on from a state in doubt would not be.
             traceback.print_exc()
-            self.fault = f"the engine stopped on a fault of its own: {type(error).__name__}: {error}"
+            self.fault = f"the engine stopped on an internal error: {type(error).__name__}: {error}"
             self._stopping = True
         self.twins.close()
         self.copies.close()
@@ -313,4 +313,4 @@ class EngineLoop:
                 entry[1].set_exception(self._gone())
 
     def _gone(self) -> UnreachableError:
-        return UnreachableError(self.fault or "the engine is stopping", "Start it again; the journal is whole")
+        return UnreachableError(self.fault or "the engine is stopping", "Start it again; the journal is intact")

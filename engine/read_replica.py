@@ -355,8 +355,8 @@ class Copies:
         except CopyLost:
             if urgency == Urgency.SCREEN:
                 return None
-            problem = "the process that was to find the answer took too long, needed too much memory or was ended"
-            raise RefusedError(problem, "Ask again, or for less; the engine's log may have more") from None
+            problem = "the query process took too long, used too much memory or was killed"
+            raise RefusedError(problem, "Try again or ask for less; the engine's log may have more") from None
         except (CopyGone, CopyFailed):
             return None
         if urgency == Urgency.SCREEN:

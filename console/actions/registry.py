@@ -138,7 +138,7 @@ class Action:
         if context.screen not in self.screens:
             return f"only on {', '.join(self.screens)}"
         if self.targets and not context.targets:
-            return "nothing is selected"
+            return "nothing selected"
         if self.targets and self.mutates and context.kind != self.targets:
             return f"acts on {self.targets}s"
         if (self.mutates or self.changes) and context.past:
@@ -165,14 +165,14 @@ def _needs_state(verb: str, *states: str) -> Why:
 def _proposable(context: Context) -> str:
     """A suggestion that asks for an action, and was not acted on."""
     state = next((target.state for target in context.targets), "")
-    why_not = {"": "nothing is found now", "told": "it asks for attention only", "acted": "it was acted on"}
+    why_not = {"": "no suggestions now", "told": "it only asks for attention", "acted": "already acted on"}
     return why_not.get(state, "")
 
 
 def _rejectable(context: Context) -> str:
     """A suggestion that is there; a proposal before it is executed."""
     if context.screen not in ("proposals", "proposal"):
-        return "" if context.targets else "nothing is found now"
+        return "" if context.targets else "no suggestions now"
     return _needs_state("rejected", "awaiting", "approved")(context)
 
 
@@ -180,13 +180,13 @@ def _unverified(context: Context) -> str:
     """The last step of what is paused was not seen to have worked."""
     if any(target.state == "paused" and target.unverified for target in context.targets):
         return ""
-    return "only while a step that is not verified holds it up"
+    return "only while an unverified step blocks it"
 
 
 def _waits_for_word(context: Context) -> str:
     if any(target.state == "paused" and target.waits_for_word for target in context.targets):
         return ""
-    return "no step waits for a word"
+    return "no step waits for confirmation"
 
 
 def _can(what: str, else_why: str) -> Why:
@@ -197,7 +197,7 @@ def _can(what: str, else_why: str) -> Why:
 def _model_askable(context: Context) -> str:
     states = {target.state for target in context.targets}
     if "thinking" in states:
-        return "it thinks already; esc stops it"
+        return "already running; esc stops it"
     return "" if "askable" in states else "no model is configured: muster cell model"
 
 
@@ -320,7 +320,7 @@ ACTIONS: tuple[Action, ...] = (
         targets="proposal", why_not=_unverified,
     ),
     Action(
-        "say_go", "Say go", ("C",), ("proposal",), shell="muster proposal confirm ID STEP", footer=True, changes=True,
+        "say_go", "Confirm", ("C",), ("proposal",), shell="muster proposal confirm ID STEP", footer=True, changes=True,
         fleeting=True, targets="proposal", why_not=_waits_for_word,
     ),
     Action(
@@ -338,7 +338,7 @@ ACTIONS: tuple[Action, ...] = (
         targets="proposal", why_not=_needs_state("proposed again", "stale", "expired"),
     ),
     Action(
-        "break_glass", "Break the glass", ("B",), ("proposal",), shell="muster proposal break-glass ID", changes=True,
+        "break_glass", "Break glass", ("B",), ("proposal",), shell="muster proposal break-glass ID", changes=True,
         commands=("break-glass",), argument="id", targets="proposal",
         why_not=_needs_state("executed without votes", "awaiting"),
     ),
@@ -396,9 +396,9 @@ ACTIONS: tuple[Action, ...] = (
     Action("intents", "Intents to Slurm", commands=("intents",), shell="muster slurm intents"),
     Action("intent", "Intent by number", commands=("intent",), argument="id", shell="muster slurm intents N"),
     Action(
-        "retry_intent", "Do it again", ("R",), _INTENTS, shell="muster slurm retry N --reason WHY",
+        "retry_intent", "Send again", ("R",), _INTENTS, shell="muster slurm retry N --reason WHY",
         commands=("retry-intent",), argument="id", footer=True, changes=True, fleeting=True, targets="intent",
-        why_not=_needs_state("done again", "in doubt"),
+        why_not=_needs_state("sent again", "in doubt"),
     ),
     Action(
         "settle_done", "Settle as done", ("K",), _INTENTS, shell="muster slurm settle N done --reason WHY",
@@ -450,18 +450,18 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         "propose_rule", "Propose rule's", ("A",), ("draft",), shell="muster draft DRAFT --propose rule", footer=True,
-        changes=True, fleeting=True, why_not=_can("rule", "the rules ask for nothing to be done"),
+        changes=True, fleeting=True, why_not=_can("rule", "the rules propose no action"),
     ),
     Action(
         "propose_model", "Propose model's", ("M",), ("draft",), shell="muster draft DRAFT --propose model",
-        footer=True, changes=True, fleeting=True, why_not=_can("model", "the model asks for nothing to be done"),
+        footer=True, changes=True, fleeting=True, why_not=_can("model", "the model proposes no action"),
     ),
     Action(
         "ask_model", "Ask model", ("m",), ("draft",), shell="muster draft 'QUESTION' --llm", footer=True,
         fleeting=True, why_not=_model_askable,
     ),
     Action("rehearse", "What if", ("w",), _TRIED, footer=True),
-    Action("take_out", "Take out edit", ("x",), ("whatif",), footer=True),
+    Action("take_out", "Remove edit", ("x",), ("whatif",), footer=True),
     Action("compare", "Beside", ("b",), ("whatif",), footer=True),
     Action("stop_run", "Stop run", ("z",), ("whatif",)),
     Action("fold", "Fold", ("x",), ("queues",), footer=True),
@@ -480,10 +480,10 @@ ACTIONS: tuple[Action, ...] = (
     Action("back", "Back", ("escape", "backspace", "h"), footer=True),
     Action("bookmarks", "Bookmarks", ("apostrophe",), commands=("bookmarks",), argument="words", jump="b"),
     Action("bookmark", "Bookmark this view", ("asterisk",), commands=("bookmark",), argument="words"),
-    Action("forget_bookmark", "Forget it", ("x",), ("bookmarks",), commands=("forget",), argument="words", footer=True),
+    Action("forget_bookmark", "Remove it", ("x",), ("bookmarks",), commands=("forget",), argument="words", footer=True),
     Action("earlier", "Earlier view", ("left_square_bracket",)),
     Action("later", "Later view", ("right_square_bracket",)),
-    Action("page_before", "The page before", commands=("before",)),
+    Action("page_before", "Previous page", commands=("before",)),
     *map(_declared, CATALOG.values()),
     Action("mark", "Mark", ("space",), _MARKED),
     Action("mark_range", "Mark a range", ("v",), _MARKED),
@@ -591,7 +591,7 @@ def parse_command(line: str, available: Sequence[Action]) -> ParsedCommand:
         if name in action.commands:
             if argument and not action.argument:
                 at = len(name) + 1
-                raise CommandError(at, at + len(argument), f":{name} takes nothing behind it")
+                raise CommandError(at, at + len(argument), f":{name} takes no arguments")
             if not argument and action.argument == "id":
                 raise CommandError(len(name) + 1, len(name) + 2, f":{name} needs an id")
             return ParsedCommand(action, argument)
@@ -645,4 +645,4 @@ class Jumps:
     def offers(self) -> list[tuple[str, str, str]]:
         """(key, title, id of the action) for the footer."""
         pages = [(key, action.title.lower(), action.id) for key, action in sorted(self.pages.items())]
-        return [(FIRST, "first row", ""), *pages, (BEFORE, "the page before", "page_before"), ("esc", "no", "")]
+        return [(FIRST, "first row", ""), *pages, (BEFORE, "previous page", "page_before"), ("esc", "no", "")]

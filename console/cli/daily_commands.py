@@ -121,10 +121,10 @@ def _draft(draft: argparse.ArgumentParser) -> None:
     draft.add_argument(
         "--texts-of", action="append", default=[], metavar="ID", help="let it look at this workload's name and labels"
     )
-    draft.add_argument("--propose", choices=("rule", "model"), default="", help="put that draft to the vote")
+    draft.add_argument("--propose", choices=("rule", "model"), default="", help="propose that draft")
     draft.add_argument("--reason", default="", help="with --propose: kept with it")
     draft.add_argument(
-        "--out", default="", metavar="FILE", help="write the drafted runbook there; a file that is there already stays"
+        "--out", default="", metavar="FILE", help="write the drafted runbook there; an existing file is kept"
     )
     reach(draft, sub=True)
 

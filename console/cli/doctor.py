@@ -79,11 +79,11 @@ def _line(finding: DoctorFinding) -> str:
 
 def _terminal() -> DoctorFinding:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return DoctorFinding("terminal", "warn", "not a terminal", "The console needs one; the other commands do not")
+        return DoctorFinding("terminal", "warn", "not a terminal", "Only the console needs one")
     size = shutil.get_terminal_size()
     found = f"{os.environ.get('TERM', 'TERM is not set')}, {size.columns}x{size.lines}"
     if size.columns < 80 or size.lines < 24:
-        return DoctorFinding("terminal", "warn", found, "The console is made for 80x24 and more")
+        return DoctorFinding("terminal", "warn", found, "The console needs 80x24 or more")
     return DoctorFinding("terminal", "ok", found)
 
 
@@ -115,7 +115,7 @@ def _state_folder(paths: CellPaths) -> DoctorFinding:
     nearest = next(folder for folder in (paths.folder, *paths.folder.parents) if folder.exists())
     if os.access(nearest, os.W_OK | os.X_OK):
         return DoctorFinding("state", "ok", str(paths.folder))
-    return DoctorFinding("state", "fail", f"{nearest} cannot be written", "Set state_dir, or mend its permissions")
+    return DoctorFinding("state", "fail", f"{nearest} cannot be written", "Set state_dir, or fix its permissions")
 
 
 def _disk(paths: CellPaths) -> DoctorFinding:
@@ -123,7 +123,7 @@ def _disk(paths: CellPaths) -> DoctorFinding:
     free = shutil.disk_usage(nearest).free
     found = f"{free / 2**30:.1f} GiB free"
     if free < LOW_DISK_BYTES:
-        return DoctorFinding("disk", "fail", found, "Make room: a journal that cannot grow stops the cell")
+        return DoctorFinding("disk", "fail", found, "Free disk space: a journal that cannot grow stops the cell")
     return DoctorFinding("disk", "ok", found)
 
 
@@ -154,14 +154,14 @@ def _database(settings: ConsoleSettings) -> DoctorFinding:
     try:
         place = place_of(settings.database, schema_for(settings.cell))
         if isinstance(place, Schema) and not exists(place):
-            return DoctorFinding("database", "ok", f"{place}: answers, and has no such cell yet")
+            return DoctorFinding("database", "ok", f"{place}: reachable, no such cell yet")
         head = read(place, lambda connection: head_of(connection, place))
         had = read(place, lambda connection: tables.refuse_other(connection, place, head))
     except MusterError as error:
         return DoctorFinding("database", "fail", error.problem, error.remedy)
     lacks = len(tables.MIGRATIONS) - had
     found = f"{place}: version {head['last_version']:,}" + (f", lacks {lacks} migrations" if lacks else "")
-    return DoctorFinding("database", "ok", found, "The next engine that is started makes them" if lacks else "")
+    return DoctorFinding("database", "ok", found, "The next engine start applies them" if lacks else "")
 
 
 _CELL_CHECKS: tuple[Callable[[CellPaths], DoctorFinding], ...] = (_state_folder, _disk, _journal)
@@ -177,17 +177,17 @@ def _engine(arguments: argparse.Namespace, settings: ConsoleSettings) -> DoctorF
     took = time.monotonic() - begun
     found = f"'{health.name}', process {health.pid}, version {health.version:,}, answered in {took * 1000:.0f} ms"
     if health.journal_error:
-        return DoctorFinding("engine", "fail", health.journal_error, "Nothing new is accepted until this is mended")
+        return DoctorFinding("engine", "fail", health.journal_error, "No changes are accepted until this is fixed")
     if health.audit_error:
-        return DoctorFinding("engine", "fail", health.audit_error, "What runs goes on; see its disk")
+        return DoctorFinding("engine", "fail", health.audit_error, "Running work continues; check its disk")
     if health.mirror_error:
         return DoctorFinding("engine", "fail", health.mirror_error, "See what it looks at: `muster slurm mirror`")
     if health.history_error:
-        return DoctorFinding("engine", "warn", health.history_error, "The cell goes on; see its disk")
+        return DoctorFinding("engine", "warn", health.history_error, "The cell continues; check its disk")
     if health.software != VERSION:
         return DoctorFinding("engine", "warn", f"{found}, Muster {health.software}", "Restart it: `muster stop`")
     if took > SLOW_ANSWER_S:
-        return DoctorFinding("engine", "warn", found, "It is busy; see its log")
+        return DoctorFinding("engine", "warn", found, "It is busy; check its log")
     return DoctorFinding("engine", "ok", found)
 
 
@@ -204,5 +204,5 @@ def _model(arguments: argparse.Namespace) -> DoctorFinding:
         return DoctorFinding("model", "ok", "none: drafts are made by rule")
     found = f"{standing.model or 'no name'} at {standing.endpoint or 'no endpoint'}, {standing.egress or 'not usable'}"
     if standing.problem:
-        return DoctorFinding("model", "warn", f"{found}: {standing.problem}", "Drafts by rule are made all the same")
+        return DoctorFinding("model", "warn", f"{found}: {standing.problem}", "Drafts by rule still work")
     return DoctorFinding("model", "ok", found)

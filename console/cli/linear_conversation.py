@@ -80,7 +80,7 @@ class Lines:
             self._ended = False  # a terminal may go on after Ctrl-D
             return None
         if len(line) > LONGEST:
-            raise SpecError("", f"a line has at most {LONGEST:,} bytes; that one was not read")
+            raise SpecError("", f"a line has at most {LONGEST:,} bytes; this one was ignored")
         return line.decode(errors="replace").strip()
 
     def waiting(self) -> bool:
@@ -165,14 +165,14 @@ class LinearDecisions:
             return
         made = self._client().propose(request)
         who = "you may approve it yourself" if by_author_alone(made) else others_needed(made)
-        self._say(f"{made.id} is put to the vote; nothing is done yet; {who}. Say approve {made.id}")
+        self._say(f"{made.id} waits for votes; nothing is done yet; {who}. Say approve {made.id}")
 
     def decide(self, deed: str, argument: str) -> str:
         """Do it. Gives the id of a proposal that must be read before. Raises MusterError."""
         proposal_id, _, reason = argument.partition(" ")
         if deed == "reject" and not proposal_id.startswith("P-"):
             done = self._client().reject_recommendation(proposal_id, reason)
-            self._say(f"{done.suggestion.id} is set aside until things change")
+            self._say(f"{done.suggestion.id} is dismissed until things change")
             return ""
         proposal = self._client().proposal(proposal_id)
         if deed == "approve":
@@ -182,7 +182,7 @@ class LinearDecisions:
             return ""
         reason = reason or self._ask("Why?")
         if len(reason) < MIN_REASON:
-            self._say(f"{proposal.id}: nothing was done, that needs a reason")
+            self._say(f"{proposal.id}: nothing was done, a reason is required")
             return ""
         match deed:
             case "reject":
@@ -198,23 +198,23 @@ class LinearDecisions:
         if proposal.state != "awaiting":
             raise RefusedError(f"{proposal.id} is {state_word(proposal.state)}", what_next(proposal))
         if proposal.plan.digest() != proposal.digest:
-            raise RefusedError("the plan that is told does not have the digest that is told", "Run muster audit verify")
+            raise RefusedError("the digest read out does not match the plan", "Run muster audit verify")
         caller = self._client().whoami()
         why_not = why_not_mine(proposal, caller.me)
         if why_not:
             raise RefusedError(f"you {why_not}", f"Whose votes count: show {proposal.id}")
         if self._heard.get(proposal.id) != proposal.digest:
-            self._say(f"hear {proposal.id} to its end first, with next; then say approve {proposal.id} again")
+            self._say(f"read {proposal.id} to its end with next; then say approve {proposal.id} again")
             return proposal.id
         self._say(f"to approve: {proposal.title}, {proposal.tier}")
         comment = ""
         if proposal.wants_reason:
             comment = self._ask("Why?")
             if len(comment) < MIN_REASON:
-                self._say(f"{proposal.id}: you have not voted, that needs a reason")
+                self._say(f"{proposal.id}: no vote cast, a reason is required")
                 return ""
         if not self._agreed(proposal, "approve it"):
-            self._say(f"{proposal.id}: you have not voted")
+            self._say(f"{proposal.id}: no vote cast")
             return ""
         signed = self._signature(proposal) if proposal.signed or caller.proved_by_key else None
         self._tell(self._client().approve(proposal.id, proposal.digest, comment, signed))
@@ -225,7 +225,7 @@ class LinearDecisions:
             self._roll_back(proposal, reason)
             return
         self._say(f"{deed.replace('_', ' ')}: {proposal.title}, {proposal.tier}")
-        if not self._agreed(proposal, "do it"):
+        if not self._agreed(proposal, "execute it"):
             self._say(f"{proposal.id}: nothing was done")
             return
         self._tell(self._client().execute(proposal.id))
@@ -239,11 +239,11 @@ class LinearDecisions:
             self._say(line.text)
         reason = reason or self._ask("Why?")
         if len(reason) < MIN_REASON:
-            self._say(f"{proposal.id}: nothing was taken back, that needs a reason")
+            self._say(f"{proposal.id}: nothing was rolled back, a reason is required")
         elif not now.covered:
             self._say(now.note)
             self._put_to_vote(msgspec.structs.replace(request, reason=reason))
-        elif self._agreed(now, "do it"):
+        elif self._agreed(now, "execute it"):
             self._tell(self._client().rollback(proposal.id, reason))
         else:
             self._say(f"{proposal.id}: nothing was done")
@@ -256,10 +256,10 @@ class LinearDecisions:
         if one_key(proposal, environment):
             return self._yes(f"To {deed}:")
         wanted = proposal.digest[:DIGEST_TYPED]
-        return self._ask(f"To {deed}, type {wanted}; anything else leaves it:").lower() == wanted
+        return self._ask(f"To {deed}, type {wanted}; anything else cancels:").lower() == wanted
 
     def _yes(self, question: str) -> bool:
-        return self._ask(f"{question} type yes; anything else leaves it:").lower() == "yes"
+        return self._ask(f"{question} type yes; anything else cancels:").lower() == "yes"
 
     def _signature(self, proposal: Proposal) -> Signed:
         return self._identity.sign(
@@ -281,19 +281,19 @@ DRAFTED = {"draft": "draft", "handover": "handover", "incident_summary": "incide
 FOLLOW_S = 1.0
 """Longest wait for news before the person's input is looked at again."""
 OWN = {
-    "next": "what comes next of the answer",
-    "previous": "what came before",
-    "NUMBER": "go where the line with that number leads",
-    "back": "where you were before",
-    "again": "ask the same again, and hear what has changed",
-    "where": "where you are",
-    "findings": "what needs somebody",
-    "why ID": "why a workload waits, and what would let it start",
-    "follow events": "what happens, as it happens; Enter ends it",
-    "show ID": "a proposal, whole",
-    "news on, news off": "whether to hear what happened since, after each answer",
+    "next": "next part of the answer",
+    "previous": "previous part",
+    "NUMBER": "open the line with that number",
+    "back": "previous place",
+    "again": "refresh, and tell what has changed",
+    "where": "current place",
+    "findings": "what needs attention",
+    "why ID": "why a workload waits, and what would start it",
+    "follow events": "live events; Enter stops them",
+    "show ID": "a proposal in full",
+    "news on, news off": "news after each answer, on or off",
     "help": "this",
-    "quit": "leave; Ctrl-D does too",
+    "quit": "quit; also Ctrl-D",
 }
 """Commands of linear mode besides those of the `:` bar."""
 
@@ -390,7 +390,7 @@ class Conversation:
         except FilterError as error:
             about = (line or "").partition(" ")[2].strip()[error.start : error.end]
             self.say(f"error at '{about}': {error.short}")
-            self.say(error.remedy or "what was listed before stays")
+            self.say(error.remedy or "the earlier list still stands")
         except MusterError as error:
             self._tell(error)
         except KeyboardInterrupt:
@@ -404,7 +404,7 @@ class Conversation:
             self.say(error.remedy)
         if isinstance(error, UnreachableError):
             self.close()
-            self.say("what you heard last stays; your next line tries to reach the engine again")
+            self.say("the last answer still stands; your next line reconnects")
 
     # --- the engine
 
@@ -425,7 +425,7 @@ class Conversation:
             self._seen = health.version
             where = "PRODUCTION, " if self._environment_of((health.cell, health.name)).production else ""
             self.say(
-                f"Muster, {where}cell {health.cell}, at {timestamp(health.now_ms)} UTC. Say help for what can be said."
+                f"Muster, {where}cell {health.cell}, at {timestamp(health.now_ms)} UTC. Say help for the commands."
             )
             self._go(begin)
         except MusterError as error:
@@ -464,7 +464,7 @@ class Conversation:
             self._follow()
         elif word == "news" and rest in ("on", "off"):
             self._tells_news = rest == "on"
-            self.say(f"news are {rest}")
+            self.say(f"news is {rest}")
         elif word == "why" and rest:
             self._why(rest)
         elif word == "show":
@@ -487,7 +487,7 @@ class Conversation:
         elif action.id in (*PAGES, *LISTS, "proposal", "welcome"):
             self._go(f"{action.id} {argument}".strip())
         else:
-            raise SpecError("", f"{action.commands[0]} cannot be said here", _elsewhere(action))
+            raise SpecError("", f"{action.commands[0]} is not available here", _elsewhere(action))
 
     def _decide(self, deed: str, argument: str) -> None:
         wanted = self._deciding.decide(deed, argument)
@@ -521,7 +521,7 @@ class Conversation:
         for number, line in enumerate(answer.lines, answer.start + 1):
             self.say(f"{number}. {line.text}" if line.link else line.text)
         if answer.end < answer.total:
-            self.say(f"{answer.end:,} of {answer.total:,} lines; next tells more")
+            self.say(f"{answer.end:,} of {answer.total:,} lines; next for more")
         name, _, argument = answer.line.partition(" ")
         if name == "proposal" and answer.end >= answer.total:
             self._deciding.read_to_the_end(argument)
@@ -530,26 +530,26 @@ class Conversation:
         answer = self._present()
         start = answer.end if step > 0 else max(0, answer.start - AT_ONCE)
         if (step > 0 and answer.end >= answer.total) or (step < 0 and not answer.start):
-            self.say("that was the end" if step > 0 else "that was the beginning")
+            self.say("end of the answer" if step > 0 else "start of the answer")
             return
         self._answer = self._read_part(answer, start)
         self._say_answer()
 
     def _present(self) -> PagedText:
         if self._answer is None:
-            raise SpecError("", "nothing was asked for yet", "Say overview, or help")
+            raise SpecError("", "nothing shown yet", "Say overview, or help")
         return self._answer
 
     def _open(self, number: int) -> None:
         answer = self._present()
         at = number - answer.start - 1
         if not 0 <= at < len(answer.lines) or not answer.lines[at].link:
-            raise SpecError("", f"line {number} leads nowhere", "Say a number that stood before a line")
+            raise SpecError("", f"line {number} leads nowhere", "Say the number of a line")
         self._command(answer.lines[at].link)
 
     def _back(self) -> None:
         if not self._before:
-            raise SpecError("", "you were nowhere before", "Say overview, or help")
+            raise SpecError("", "there is no earlier place", "Say overview, or help")
         self._answer = self._before.pop()
         self._say_answer()
 
@@ -584,7 +584,7 @@ class Conversation:
 
     def _follow(self) -> None:
         """Until a line comes, the input ends, or Ctrl-C."""
-        self.say("following; Enter ends it" if self._hears.at_terminal else "following")
+        self.say("following; Enter stops" if self._hears.at_terminal else "following")
         while not self._hears.waiting():
             found = self.client().changes(self._seen, FOLLOW_S)
             self._seen = found.version
@@ -607,4 +607,4 @@ class Conversation:
 
 
 def _elsewhere(action: Action) -> str:
-    return f"From the shell: {action.shell}" if action.shell else "Say help for what can be said"
+    return f"From the shell: {action.shell}" if action.shell else "Say help for the commands"

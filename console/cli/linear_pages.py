@@ -122,7 +122,7 @@ def changes(before: Sequence[SpokenLine], now: Sequence[SpokenLine]) -> list[Spo
     """Lines a page has now and did not have before, and lines that are gone."""
     was, is_now = {line.text for line in before}, {line.text for line in now}
     new = [line for line in now if line.text not in was]
-    gone = [SpokenLine(f"no more: {line.text}") for line in before if line.text not in is_now]
+    gone = [SpokenLine(f"gone: {line.text}") for line in before if line.text not in is_now]
     return [*new, *gone] if new or gone else [SpokenLine("nothing has changed")]
 
 
@@ -234,7 +234,7 @@ def _output(client: Client, words: str) -> list[SpokenLine]:
     facts = [shown.phase, *task_facts(shown)] if shown is not None else []
     head = SpokenLine(", ".join([f"{printable(part.task)} of attempt {part.attempt}", *facts]))
     whole = part.offset == 0 and len(lines) <= LAST_LINES
-    of = "all it has written" if whole else f"the last {min(len(lines), LAST_LINES)} lines"
+    of = "the whole output" if whole else f"the last {min(len(lines), LAST_LINES)} lines"
     return [
         head,
         SpokenLine(f"{of}."),
@@ -287,7 +287,7 @@ def page_of(client: Client, wanted: str) -> str:
         with contextlib.suppress(NotFoundError):
             ask(wanted)
             return f"{kind} {wanted}"
-    raise SpecError("", f"nothing has the id '{wanted[:60]}'", "Say workloads, nodes or queues to find it")
+    raise SpecError("", f"nothing with the id '{wanted[:60]}'", "Say workloads, nodes or queues to find it")
 
 
 def news(items: Sequence[Change]) -> str:

@@ -71,7 +71,7 @@ def _run(arguments: Sequence[str]) -> int:
         return 0
     except Exception as error:
         path = _crash_log(arguments)
-        _tell("error", f"unexpected {type(error).__name__}, this is a defect of Muster", f"See {path}", False)
+        _tell("error", f"unexpected {type(error).__name__}, this is a bug in Muster", f"See {path}", False)
         return 1
 
 

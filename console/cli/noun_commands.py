@@ -124,7 +124,7 @@ def _processes(processes: argparse.ArgumentParser) -> None:
 
 
 def _pool(pool: ShellParser) -> None:
-    _list(pool, "how large pools are, what boots, what they cost, which are left alone")
+    _list(pool, "size, booting nodes, price and pauses of each pool")
     _actions(pool)
 
     def orders(made: ShellParser) -> None:

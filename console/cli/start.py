@@ -69,11 +69,11 @@ def open_console(arguments: argparse.Namespace) -> int:
     cell = _cell_name(arguments, settings)
     if arguments.fresh and not cell.startswith(DEMO_CELL):
         raise RefusedError(
-            f"--fresh removes the journal of a demo, and cell '{printable(cell)}' may be none",
-            "Leave out --cell, or name a cell that begins with 'demo'",
+            f"--fresh removes the journal of a demo, and cell '{printable(cell)}' may not be a demo",
+            "Leave out --cell, or use a cell name that starts with 'demo'",
         )
     if arguments.fresh and settings.readonly:
-        raise RefusedError("--fresh forgets a demo, and this session is read-only", "Start without --readonly")
+        raise RefusedError("--fresh deletes a demo, and this session is read-only", "Start without --readonly")
     linear = settings.linear or cannot_place_a_cursor()
     if not linear:
         refuse_without_terminal()
@@ -161,7 +161,7 @@ def _tell_what_goes_on(folder: Path, cell: str) -> None:
 
     record = read_record(paths_in(folder).record)
     if record is not None and not record.has_ended:
-        told = f"the engine goes on as process {record.process.pid}; end it with: muster stop --cell {cell}"
+        told = f"the engine keeps running as process {record.process.pid}; stop it with: muster stop --cell {cell}"
         with contextlib.suppress(OSError):  # the terminal may be gone, which is why it left
             print(printable(told), file=sys.stderr)
 
@@ -190,7 +190,7 @@ def stop_engine(arguments: argparse.Namespace) -> None:
     """Ask the cell's engine to write a snapshot and end, and wait until it has."""
     settings = settings_with_cell(arguments)
     if settings.connect:
-        raise RefusedError("an engine is stopped where it runs", "Use `muster stop` on that machine")
+        raise RefusedError("an engine is stopped on its own machine", "Use `muster stop` on that machine")
     if settings.readonly:
         raise RefusedError("this session is read-only", "Start without --readonly to act")
     pid = stop_running(running_paths(settings))
@@ -433,11 +433,11 @@ def _place(arguments: argparse.Namespace, settings: ConsoleSettings, cell: str, 
     place = place_of(wanted, schema_for(cell)) if wanted else None
     if isinstance(place, Schema):
         if arguments.database and place.has_password:
-            print("muster: everybody on this machine can read a password on a command line: better ~/.pgpass or "
+            print("muster: other users of this machine can see a password on the command line: use ~/.pgpass or "
                   "MUSTER_DATABASE", file=sys.stderr)  # fmt: skip
         return place
     if arguments.standby:
-        raise SpecError("--standby", "waits for a database server", "Add --database postgresql://USER@HOST/DATABASE")
+        raise SpecError("--standby", "needs a database server", "Add --database postgresql://USER@HOST/DATABASE")
     if place is None and not arguments.demo:
         from console.client.launch import refuse_file
 
@@ -453,7 +453,7 @@ def _tls(arguments: argparse.Namespace) -> Tls | None:
     if not any(given.values()):
         return None
     if not (given["tls_cert"] and given["tls_key"] and arguments.listen):
-        raise SpecError("--tls-cert", "goes with --tls-key and --listen", "Give all three")
+        raise SpecError("--tls-cert", "needs --tls-key and --listen", "Give all three")
     callers = given["tls_client_ca"]
     return Tls(Path(given["tls_cert"]), Path(given["tls_key"]), Path(callers) if callers else None)
 
@@ -463,7 +463,7 @@ def folders_of(settings: ConsoleSettings) -> tuple[Path, ...]:
     folders = tuple(Path(folder).expanduser() for folder in settings.runbooks)
     for folder in folders:
         if not folder.is_absolute():
-            raise SpecError("runbooks", f"{str(folder)[:80]!a} is no absolute path", "Begin it with / or ~")
+            raise SpecError("runbooks", f"{str(folder)[:80]!a} is not an absolute path", "Start it with / or ~")
     return folders
 
 
@@ -511,11 +511,9 @@ def refuse_without_terminal() -> None:
             "Use `muster --linear`, or `muster overview` and `muster get workloads`, in pipes and scripts",
         )
     if not sys.stderr.isatty():
-        raise SpecError(
-            "standard error", "it does not go to the terminal, and that is where the console draws", "Leave out the 2>"
-        )
+        raise SpecError("standard error", "is redirected, and the console draws on the terminal", "Remove the 2>")
     if cannot_place_a_cursor():
-        raise SpecError("TERM", "this terminal cannot place a cursor", "Use `muster --linear`, or set TERM")
+        raise SpecError("TERM", "this terminal cannot position the cursor", "Use `muster --linear`, or set TERM")
 
 
 def cannot_place_a_cursor() -> bool:

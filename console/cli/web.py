@@ -57,9 +57,9 @@ def serve(arguments: argparse.Namespace) -> None:
     if arguments.host not in LOOPBACK:
         raise SpecError(
             "--host",
-            f"{printable(arguments.host)[:60]} could be reached from other machines, and whoever opens the page acts "
+            f"{printable(arguments.host)[:60]} is reachable from other machines, and whoever opens the page acts "
             "as you",
-            "Leave it out, and reach it from elsewhere by ssh -L 8000:127.0.0.1:8000",
+            "Leave it out, and use ssh -L 8000:127.0.0.1:8000",
         )
     try:
         import textual_serve  # noqa: F401
@@ -84,7 +84,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
             await site.start()
         except OSError as error:
             raise SpecError(
-                "--port", f"{arguments.port} cannot be listened on: {error.strerror}", "Give another with --port"
+                "--port", f"{arguments.port} is not available: {error.strerror}", "Give another with --port"
             ) from None
         port = runner.addresses[0][1]
         host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
@@ -92,7 +92,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
         out = exact_output()
         out.write(address + "\n")
         out.flush()
-        print("whoever has this address acts as you; ctrl+c ends it and every console in it", file=sys.stderr)
+        print("whoever has this address acts as you; ctrl+c stops it and its consoles", file=sys.stderr)
         if arguments.open:
             webbrowser.open(address)
         stop = asyncio.Event()
@@ -160,12 +160,12 @@ class WebConsole:
             raise web.HTTPNotFound
         own = request.headers.get("Host", "")
         if urlsplit(f"//{own}").hostname not in LOOPBACK:
-            raise web.HTTPForbidden(text="this is served to this machine only")
+            raise web.HTTPForbidden(text="served to this machine only")
         origin = request.headers.get("Origin")
         if (origin is not None and urlsplit(origin).netloc != own) or (
             request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin")
         ):
-            raise web.HTTPForbidden(text="a page of another site asked for this")
+            raise web.HTTPForbidden(text="request from another site refused")
         answer: web.StreamResponse = await handler(request)
         if not answer.prepared:
             answer.headers.update(
@@ -206,7 +206,7 @@ class WebConsole:
         from aiohttp import WSMsgType, web
 
         if request.headers.get("Origin") is None:
-            raise web.HTTPForbidden(text="only a browser's page talks to this")
+            raise web.HTTPForbidden(text="only a browser page may connect")
         if self._sessions >= MAX_SESSIONS:
             raise web.HTTPServiceUnavailable(text=f"{MAX_SESSIONS} consoles are open; close one")
         self._sessions += 1

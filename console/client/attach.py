@@ -56,7 +56,7 @@ def only_running(settings: ConsoleSettings) -> str:
     if len(found) > 1:
         raise SpecError(
             "--cell", f"several cells run here: {', '.join(map(printable, found))}",
-            f"Choose one, such as --cell {printable(found[0])}",
+            f"Choose one, for example --cell {printable(found[0])}",
         )  # fmt: skip
     return found[0] if found else ""
 

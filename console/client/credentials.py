@@ -98,9 +98,9 @@ def claim_of(account: str, headers: Mapping[str, str], method: str, path: str, b
             raise ValueError
         signed = msgspec.json.decode(base64.b64decode(text, validate=True), type=Signed)
     except (ValueError, binascii.Error, msgspec.MsgspecError):
-        raise AuthRefused(f"the header {SIGNED} cannot be read", "Send what `muster` sends") from None
+        raise AuthRefused(f"the header {SIGNED} cannot be read", "Send it as `muster` does") from None
     if person and signed.subject != person:
-        raise AuthRefused(f"the request is signed by another than {person[:80]!a}", "Sign as whom you say you are")
+        raise AuthRefused(f"the request is not signed by {person[:80]!a}", "Sign as the person given by --as")
     return IdentityClaim(account, signed.subject, signed, request_digest(method, path, body))
 
 
@@ -171,8 +171,8 @@ class Identity:
         person = self.person or caller.subject
         if not person.startswith("person:"):
             raise RefusedError(
-                f"{person} is nobody that the policy names, so there is no key to sign with",
-                "Say who you are with --as, or have yourself added: muster policy operator add",
+                f"{person} is not in the policy, so there is no key to sign with",
+                "Use --as NAME, or ask to be added: muster policy operator add",
             )
         key = self._open(caller, person)
         at_ms = caller.now_ms + max(0, time.monotonic_ns() - caller.asked_ns) // 1_000_000
@@ -189,7 +189,7 @@ class Identity:
         if not enrolled:
             raise RefusedError(
                 f"the policy has no key of {person.removeprefix('person:')}",
-                "Have one enrolled: muster policy operator new-key",
+                "Make and enrol one: muster policy operator new-key",
             )
         self._key = self._from_agent(enrolled) or self._from_file(enrolled)
         return self._key
@@ -211,7 +211,7 @@ class Identity:
                 raise
             return None
         if found is None and wanted == AGENT:
-            raise RefusedError("the ssh-agent has none of your enrolled keys", "Add it with ssh-add")
+            raise RefusedError("the ssh-agent holds none of your enrolled keys", "Add it with ssh-add")
         return found
 
     def _from_file(self, enrolled: tuple[str, ...]) -> SigningKey:
@@ -245,7 +245,7 @@ def passphrase(settings: ConsoleSettings, prompt: str, ask: Callable[[str], str]
 
 def _cannot_ask(prompt: str) -> str:
     raise RefusedError(
-        "the key needs its passphrase, which cannot be asked for here",
+        "the key needs its passphrase, and there is no terminal to ask on",
         "Start with --as, set key_passphrase_file, or add the key to ssh-agent",
     )
 
@@ -333,7 +333,7 @@ def token_for(where: str, settings: ConsoleSettings, environment: Mapping[str, s
     env = os.environ if environment is None else environment
     token = env.get(TOKEN, "").strip() or _from_file(settings) or kept(env).get(origin(where), "")
     if (token and not token.isascii()) or any(char.isspace() for char in token):
-        raise SpecError("token", "is no token", "Give it as `muster token create` printed it")
+        raise SpecError("token", "is not a token", "Give it as `muster token create` printed it")
     if token and not _is_safe(where):
         raise RefusedError(
             f"{origin(where)} is not TLS, so the token would go over the network in the clear", "Use https://"
@@ -381,7 +381,9 @@ def keep(where: str, token: str, environment: Mapping[str, str]) -> Path:
     except OSError as error:
         with contextlib.suppress(OSError):
             os.unlink(name)
-        raise SpecError(str(path), f"cannot be written ({error.strerror})", "Make room, or another folder") from None
+        raise SpecError(
+            str(path), f"cannot be written ({error.strerror})", "Free disk space, or use another folder"
+        ) from None
     return path
 
 
@@ -401,12 +403,12 @@ def _private(path: Path) -> bytes:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno())
             if mode.st_mode & 0o077 or not stat.S_ISREG(mode.st_mode):
-                raise SpecError(str(path), "can be read by others", f"Make it yours alone: chmod 600 {path}")
+                raise SpecError(str(path), "can be read by others", f"Make it private: chmod 600 {path}")
             return file.read(1 << 20)
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise SpecError(str(path), f"cannot be read ({error.strerror})", "Mend or remove it") from None
+        raise SpecError(str(path), f"cannot be read ({error.strerror})", "Fix or remove it") from None
 
 
 def _is_safe(where: str) -> bool:

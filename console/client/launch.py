@@ -101,7 +101,7 @@ def ensure_engine(
         return paths.socket
     if read_only:
         raise UnreachableError(
-            f"no engine runs for cell '{paths.folder.name}', and a read-only console starts none",
+            f"no engine runs for cell '{paths.folder.name}'; a read-only console does not start one",
             f"Start it: muster --cell {paths.folder.name}",
         )
     socket_folder(paths.socket.parent, group)
@@ -133,7 +133,7 @@ def engine_again(paths: CellPaths, *, read_only: bool = False) -> Path:
     record = _died(paths)
     if read_only:
         raise UnreachableError(
-            f"engine process {record.process.pid} has died, and a read-only console starts none",
+            f"engine process {record.process.pid} has died; a read-only console does not start one",
             f"Start it again: muster --cell {paths.folder.name}",
         )
     return ensure_engine(paths, record.arguments)
@@ -144,15 +144,15 @@ def _died(paths: CellPaths) -> EngineRecord:
     there is none."""
     record, cell = read_record(paths.record), paths.folder.name
     if record is None:
-        raise UnreachableError("the engine was stopped", f"Start it, and this goes on: muster serve --cell {cell}")
+        raise UnreachableError("the engine was stopped", f"Start it to continue: muster serve --cell {cell}")
     if not record.has_ended:
         raise UnreachableError(
-            f"engine process {record.process.pid} does not answer", f"It starts or ends just now; see {paths.log}"
+            f"engine process {record.process.pid} does not answer", f"It is starting or stopping; see {paths.log}"
         )
     if not record.arguments:
         raise UnreachableError(
             f"engine process {record.process.pid} has died",
-            "No console started it: start its service, or `muster serve`, as it was, and this goes on",
+            "Start its service or `muster serve` again to continue",
         )
     return record
 
@@ -253,6 +253,6 @@ def refuse_file(what: str, folder: Path, journal: Path) -> None:
     if place:
         raise SpecError(
             "--database",
-            f"is missing: {what} is kept in {place}",
-            f"Name it, or set MUSTER_DATABASE. To begin anew in a file, remove {folder / NOTE}",
+            f"is missing: {what} is stored in {place}",
+            f"Give it, or set MUSTER_DATABASE. To start over in a file, remove {folder / NOTE}",
         )

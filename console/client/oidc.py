@@ -71,7 +71,7 @@ class OpenIdProvider:
         UnreachableError when the provider's keys cannot be had."""
         jwt = _library()
         if len(token) > MAX_TOKEN or not token.isascii() or token.count(".") != 2:
-            raise Unauthenticated("that is no ID token", "Log in with `muster token login`")
+            raise Unauthenticated("not an ID token", "Log in with `muster token login`")
         try:
             header = jwt.get_unverified_header(token)
             key = self._key(jwt, header.get("kid"), header.get("alg"))
@@ -81,12 +81,12 @@ class OpenIdProvider:
                                           "verify_iat": False, "verify_nbf": False},
             )  # fmt: skip
         except jwt.PyJWTError as error:
-            raise Unauthenticated(f"the ID token does not hold: {_plain(error)}", "Log in again") from None
+            raise Unauthenticated(f"the ID token is not valid: {_plain(error)}", "Log in again") from None
         self._check_times(claims)
         _check_party(claims, self.client_id)
         subject = claims["sub"]
         if not isinstance(subject, str) or not 1 <= len(subject) <= 255 or not _is_printable(subject):
-            raise Unauthenticated("the ID token's subject is no plain text", "Ask whoever runs the provider")
+            raise Unauthenticated("the ID token's subject is not plain text", "Ask the provider's administrator")
         signed = token.rpartition(".")[0].encode()
         return LoginProof(f"oidc:{self.issuer}#{subject}", hashlib.sha256(signed).digest(), int(claims["exp"] * 1000))
 
@@ -96,17 +96,17 @@ class OpenIdProvider:
         for name in ("exp", "iat", "nbf"):
             value = claims.get(name, now)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**53:
-                raise Unauthenticated(f"the ID token's {name} is no moment", "Ask whoever runs the provider")
+                raise Unauthenticated(f"the ID token's {name} is not a time", "Ask the provider's administrator")
         if now >= claims["exp"] + LEEWAY_S:
             raise Unauthenticated("the ID token has expired", "Log in again")
         if max(claims["iat"], claims.get("nbf", 0)) > now + LEEWAY_S:
-            raise Unauthenticated("the ID token is from the future", "See that the clocks of both machines are right")
+            raise Unauthenticated("the ID token is from the future", "Check the clocks of both machines")
         if claims["iat"] < now - FRESH_S:
             raise Unauthenticated(f"the ID token was issued more than {FRESH_S // 60} min ago", "Log in again")
 
     def _key(self, jwt: Any, kid: object, algorithm: object) -> Any:
         if algorithm not in ALGORITHMS:
-            raise Unauthenticated(f"the ID token is signed by {str(algorithm)[:20]!a}, which is not taken", "")
+            raise Unauthenticated(f"the ID token is signed by {str(algorithm)[:20]!a}, which is not accepted", "")
         with self._lock:
             now = time.monotonic()
             found = None if now - self._had > KEYS_S else _find(self._keys, kid, algorithm)
@@ -127,7 +127,7 @@ class OpenIdProvider:
     def _fetched(self, jwt: Any) -> Any:
         where = discovered(self.issuer, self._ca_file).get("jwks_uri")
         if not isinstance(where, str):
-            raise UnreachableError(f"{self.issuer} names no keys", "Ask whoever runs it")
+            raise UnreachableError(f"{self.issuer} names no keys", "Ask its administrator")
         check_url(where, "jwks_uri")
         keys = fetched("GET", where, self._ca_file)
         try:
@@ -165,7 +165,9 @@ def discovered(issuer: str, ca_file: str = "") -> dict[str, Any]:
     """The provider's discovery document. Raises UnreachableError, also when it names another issuer."""
     found = fetched("GET", issuer.rstrip("/") + DISCOVERY, ca_file)
     if found.get("issuer") != issuer:
-        raise UnreachableError(f"{issuer} says that it is {str(found.get('issuer'))[:80]!a}", "Set oidc_issuer to that")
+        raise UnreachableError(
+            f"{issuer} gives its name as {str(found.get('issuer'))[:80]!a}", "Set oidc_issuer to that"
+        )
     return found
 
 
@@ -186,18 +188,18 @@ def fetched(method: str, url: str, ca_file: str = "", form: Mapping[str, str] | 
             for part in answer.iter_bytes():
                 content += part
                 if len(content) > MAX_ANSWER:
-                    raise UnreachableError(f"{url} answers more than {MAX_ANSWER // 1024} KiB", "")
+                    raise UnreachableError(f"{url} answered more than {MAX_ANSWER // 1024} KiB", "")
             status = answer.status_code
     except httpx.HTTPError as error:
         raise UnreachableError(
-            f"{url} does not answer ({type(error).__name__})", "See that it can be reached"
+            f"{url} does not answer ({type(error).__name__})", "Check that it is reachable"
         ) from None
     if status not in (200, 400):
-        raise UnreachableError(f"{url} answered {status}", "Ask whoever runs it")
+        raise UnreachableError(f"{url} answered {status}", "Ask its administrator")
     try:
         return msgspec.json.decode(bytes(content), type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise UnreachableError(f"{url} did not answer with a JSON object", "Ask whoever runs it") from None
+        raise UnreachableError(f"{url} did not answer with a JSON object", "Ask its administrator") from None
 
 
 def check_url(url: str, where: str) -> None:
@@ -206,7 +208,7 @@ def check_url(url: str, where: str) -> None:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError:
-        raise SpecError(where, f"{url[:80]!a} is no URL", "") from None
+        raise SpecError(where, f"{url[:80]!a} is not a URL", "") from None
     plain = parts.scheme == "http" and host in ("127.0.0.1", "localhost", "::1")
     if not host or parts.username or parts.query or parts.fragment or not (parts.scheme == "https" or plain):
         raise SpecError(where, f"{url[:80]!a} is not https://HOST/PATH", "Give the issuer as the provider spells it")

@@ -108,7 +108,7 @@ class Presence:
             moved = self._forget_silent()
             known = self._consoles.get(ask.session)
             if known is not None and (known.who, known.account) != (actor.subject, actor.account):
-                raise RefusedError("that session is another's", "Draw one of your own at random")
+                raise RefusedError("that session belongs to somebody else", "Use a random id of your own")
             moved = self._note(actor, ask, known) or moved
             if moved:
                 self._serial += 1
@@ -144,7 +144,7 @@ class Presence:
             if known is None:
                 return False
             if (known.who, known.account) != (actor.subject, actor.account):
-                raise RefusedError("that session is another's", "Draw one of your own at random")
+                raise RefusedError("that session belongs to somebody else", "Use a random id of your own")
             known.heard = self._clock()
             return True
 
@@ -177,7 +177,7 @@ class Presence:
         if known is None:
             theirs = sum(each.account == actor.account for each in self._consoles.values())
             if len(self._consoles) >= MAX_HERE or theirs >= MAX_OF_ONE:
-                raise RefusedError("there are too many consoles here to note one more", "It works all the same")
+                raise RefusedError("too many consoles to list one more", "Everything else works")
             says = "" if ask.says.removeprefix("person:") == actor.subject.removeprefix("person:") else ask.says
             self._consoles[ask.session] = _Console(
                 actor.subject, actor.account, ask.page, ask.thing, ask.doing, says, ask.turn, now, now
@@ -201,7 +201,7 @@ class Presence:
 
 def _check_session(session: str) -> None:
     if len(session) != SESSION or any(char not in "0123456789abcdef" for char in session):
-        raise SpecError("session", "is not 32 hex digits", "Draw them at random when the console begins")
+        raise SpecError("session", "is not 32 hex digits", "Use random digits for each console")
 
 
 def _check(ask: PresenceAsk) -> None:
@@ -210,7 +210,7 @@ def _check(ask: PresenceAsk) -> None:
         if len(text) > most:
             raise SpecError(name, f"is longer than {most} characters", "Give its name")
     if not 0 <= ask.wait_s <= 60:
-        raise SpecError("wait_s", "is out of bounds", f"Give 0 to {WAIT_S:g}")
+        raise SpecError("wait_s", "is out of range", f"Give 0 to {WAIT_S:g}")
 
 
 # -- in words ---------------------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def _names(here: list[Here]) -> str:
 def name_of(each: Here) -> str:
     """Name of a console's person as others see it. A name that nothing proves is marked."""
     if each.mine:
-        return "you elsewhere"
+        return "you in another session"
     if each.says and each.says.removeprefix("person:") != each.who.removeprefix("person:"):
         return f"{each.says.removeprefix('person:')}?"
     if each.who.startswith("person:"):

@@ -345,7 +345,7 @@ class RemoteClient(Client, Login):
                 # The second try never left; the first may have arrived.
                 raise UnreachableError(
                     f"the engine at {self._where} ended before it answered: {error.problem}",
-                    "Look before you repeat it: whether the request took effect is not known",
+                    "Check before you repeat it: the request may have taken effect",
                 ) from None
 
     def _signature_headers(self, method: str, path: str, content: bytes) -> dict[str, str]:
@@ -366,7 +366,7 @@ class RemoteClient(Client, Login):
         except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
             raise UnreachableError(
                 f"the engine at {self._where} closed the connection before it answered",
-                "See whether it still runs with `muster doctor`; whether the request took effect is not known",
+                "Check it with `muster doctor`; the request may have taken effect",
             ) from None
 
     def _ask(self, method: str, path: str, kind: type[T], **request: Any) -> T:
@@ -403,7 +403,7 @@ class RemoteClient(Client, Login):
             raise SpecError("connect", f"{self._where[:120]!a}: {error}", _FORMS) from None
         except RuntimeError:
             # httpx says so when another thread closed the client.
-            raise UnreachableError("this client is closed", "Connect again") from None
+            raise UnreachableError("this client is closed", "Reconnect") from None
 
     def _decoded(self, content: bytes, kind: type[T]) -> T:
         try:
@@ -476,7 +476,7 @@ def _encoded(value: object) -> bytes:
         raise SpecError("request", "has text that is not UTF-8", "Give valid Unicode") from None
     if len(body) > MAX_BODY_BYTES:
         limit = MAX_BODY_BYTES // 2**20
-        raise SpecError("request", f"is {len(body) // 2**20} MiB and at most {limit} MiB are accepted", "Split it")
+        raise SpecError("request", f"is {len(body) // 2**20} MiB , and the limit is {limit} MiB", "Split it")
     return body
 
 
@@ -485,6 +485,6 @@ def _no_engine(where: str, error: Exception) -> NotSentError:
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return NotSentError(
             f"the certificate of {where} is not trusted here ({why})",
-            "If a site's own authority made it, name that authority's PEM file in SSL_CERT_FILE",
+            "For a private certificate authority, set SSL_CERT_FILE to its PEM file",
         )
     return NotSentError(f"no engine answers at {where} ({why})", "Start one with `muster` or `muster serve`")

@@ -105,8 +105,8 @@ def socket_folder(folder: Path, group: str = "") -> None:
     if group and not passes:
         raise SpecError(
             "socket_group",
-            f"group {group} cannot pass through {folder}, and Muster changes no folder that exists",
-            f"Name a socket in a folder that is not there yet (--socket), or open this one yourself: "
+            f"group {group} has no access to {folder}, and Muster does not change existing folders",
+            f"Use --socket in a new folder, or grant access yourself: "
             f"chgrp {shlex.quote(group)} {shlex.quote(str(folder))} && chmod 710 {shlex.quote(str(folder))}",
         )
 
@@ -117,7 +117,7 @@ def _group_id(group: str) -> int:
     try:
         return grp.getgrnam(group).gr_gid
     except KeyError:
-        raise SpecError("socket_group", f"there is no group {group[:60]!a}", "Name one of /etc/group") from None
+        raise SpecError("socket_group", f"there is no group {group[:60]!a}", "Use one of /etc/group") from None
 
 
 def _give(made: Path, group: str, group_id: int) -> None:
@@ -126,7 +126,7 @@ def _give(made: Path, group: str, group_id: int) -> None:
         os.chown(made, -1, group_id, follow_symlinks=False)
     except OSError as error:
         raise SpecError(
-            "socket_group", f"{made} cannot be given to {group} ({error.strerror})", "Be a member of the group"
+            "socket_group", f"{made} cannot be assigned to {group} ({error.strerror})", "Join the group"
         ) from None
 
 
@@ -151,14 +151,14 @@ def parse_listen(listen: str, *, secured: bool = False) -> tuple[str, int]:
     host = host.strip("[]") or "127.0.0.1"
     host = "127.0.0.1" if host == "localhost" else host
     if not (port.isascii() and port.isdigit() and int(port) < 65536):
-        raise SpecError("listen", f"{listen[:60]!a} is not HOST:PORT", "Write for example 127.0.0.1:7373")
+        raise SpecError("listen", f"{listen[:60]!a} is not HOST:PORT", "Write it like 127.0.0.1:7373")
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        raise SpecError("listen", f"{host[:60]!a} is not an address", "Write for example 127.0.0.1:7373") from None
+        raise SpecError("listen", f"{host[:60]!a} is not an address", "Write it like 127.0.0.1:7373") from None
     if not address.is_loopback and not secured:
         raise RefusedError(
-            f"{host} can be reached from other machines, and without TLS nobody there could be authenticated",
+            f"{host} is reachable from other machines, and without TLS nobody can be authenticated",
             "Give --tls-cert and --tls-key, or listen on 127.0.0.1 and forward the port with ssh -L",
         )
     return str(address), int(port)
@@ -181,7 +181,7 @@ def _make_missing(folder: Path, mode: int) -> list[Path]:
                 missing.mkdir(mode=mode)
                 made.append(missing)
     except OSError as error:
-        raise SpecError("folder", f"{folder} cannot be made ({error.strerror})", "Choose another folder") from None
+        raise SpecError("folder", f"{folder} cannot be created ({error.strerror})", "Choose another folder") from None
     finally:
         os.umask(before)
     return made
@@ -195,12 +195,12 @@ def _look_at(folder: Path, *, sticky_is_private: bool) -> os.stat_result:
     except OSError as error:
         raise SpecError("folder", f"{folder} cannot be read ({error.strerror})", "Choose another folder") from None
     if stat.S_ISLNK(found.st_mode):
-        raise SpecError("folder", f"{folder} is a symbolic link", f"Name the folder itself: {os.path.realpath(folder)}")
+        raise SpecError("folder", f"{folder} is a symbolic link", f"Use the folder itself: {os.path.realpath(folder)}")
     if not stat.S_ISDIR(found.st_mode):
         raise SpecError("folder", f"{folder} is not a folder", "Choose another folder")
     others_write = found.st_mode & 0o022 and not (sticky_is_private and found.st_mode & stat.S_ISVTX)
     if found.st_uid not in (os.getuid(), 0) or others_write:
-        raise MusterError(f"{folder} can be changed by other users", "Name a folder that is yours alone")
+        raise MusterError(f"{folder} can be changed by other users", "Use a folder that only you can write")
     return found
 
 
@@ -213,7 +213,9 @@ def _remove_stale(path: Path) -> None:
     if not stat.S_ISSOCK(found.st_mode):
         raise SpecError("socket", f"{path} exists and is not a socket", "Choose another path or move the file away")
     if found.st_uid != os.getuid():
-        raise SpecError("socket", f"{path} is a socket of another user", "Choose another path, or have it removed")
+        raise SpecError(
+            "socket", f"{path} is a socket of another user", "Choose another path, or ask the owner to remove it"
+        )
     path.unlink(missing_ok=True)
 
 

@@ -126,7 +126,7 @@ def carry_out(arguments: argparse.Namespace, client: Client, proposal: Proposal)
     if not by_author_alone(proposal):
         left_ms = proposal.expires_ms - client.whoami().now_ms
         raise RefusedError(
-            f"{proposal.id} is {proposal.tier}, so nothing is done yet: it needs {votes(proposal.needs)} of others "
+            f"{proposal.id} is {proposal.tier}, so nothing is done yet: it needs {votes(proposal.needs)} from others "
             f"({proposal.need})",
             f"They run: muster proposal approve {proposal.id}; it expires in {duration(max(0, left_ms))}",
         )
@@ -153,7 +153,7 @@ def why_yes(proposal: Proposal, given: str) -> str:
         return given
     if not at_terminal():
         raise RefusedError(
-            f"{proposal.id} is {proposal.tier}: a yes must say why", "Give --reason, or --comment with a vote"
+            f"{proposal.id} is {proposal.tier}: an approval needs a reason", "Give --reason, or --comment with a vote"
         )
     print("Why? ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip()
@@ -165,7 +165,7 @@ def ask_for_yes(arguments: argparse.Namespace, client: Client, proposal: Proposa
     from console.views.decision_needs import one_key
 
     if not at_terminal():
-        raise RefusedError("nobody can be asked here, so nothing was done", else_do)
+        raise RefusedError("no terminal to ask on, so nothing was done", else_do)
     environment = environment_at(client, settings_of(arguments))
     where = "PRODUCTION: " if environment.production else ""
     if one_key(proposal, environment):
@@ -174,7 +174,7 @@ def ask_for_yes(arguments: argparse.Namespace, client: Client, proposal: Proposa
             raise RefusedError("not approved, nothing was done")
         return
     wanted = proposal.digest[:DIGEST_TYPED]
-    question = f"{where}This is {proposal.tier}. Type {wanted} to do it: "
+    question = f"{where}This is {proposal.tier}. Type {wanted} to execute: "
     print(printable(question), end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() != wanted:
         raise RefusedError("not approved, nothing was done")
@@ -237,7 +237,7 @@ def outcome_lines(outcome: Outcome) -> list[str]:
     if outcome.state == "verified":
         first = f"done, version {outcome.version:,}"
     elif outcome.state in ("awaiting", "approved"):
-        first = f"{outcome.proposal}: your vote is kept; it waits for {printable(outcome.waits_for)}"
+        first = f"{outcome.proposal}: your vote is recorded; waiting for {printable(outcome.waits_for)}"
     else:
         waits = f": {printable(outcome.waits_for)}" if outcome.waits_for else ""
         first = f"{outcome.proposal} is {state}{waits}"
@@ -250,8 +250,8 @@ def approved_or_refused(arguments: argparse.Namespace) -> None:
     if arguments.yes:
         return
     if not at_terminal():
-        raise RefusedError("nobody can be asked here, so nothing was done", "Add --yes to approve the plan shown")
-    print("Do it? [y/N] ", end="", file=sys.stderr, flush=True)
+        raise RefusedError("no terminal to ask on, so nothing was done", "Add --yes to approve the plan shown")
+    print("Execute? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise RefusedError("not approved, nothing was done")
 

@@ -102,7 +102,7 @@ def ended(client: Client, ask: Ask, *, quiet: bool) -> Answer:
     if status.error is not None:
         raise of_code(status.error.code, status.error.problem, status.error.remedy)
     if status.answer is None or status.state != "done":
-        raise RefusedError("the run was stopped before it was done", "Ask again")
+        raise RefusedError("the run was stopped before it finished", "Try again")
     return status.answer
 
 
@@ -132,7 +132,7 @@ def horizon_ms(text: str) -> int:
         raise SpecError("--horizon", str(error)) from None
     if not 0 < value <= MAX_HORIZON_MS:
         most = MAX_HORIZON_MS // 86_400_000
-        raise SpecError("--horizon", f"{text[:40]!a} is not within {most} days", "Write for example 24h")
+        raise SpecError("--horizon", f"{text[:40]!a} is not within {most} days", "Write it like 24h")
     return value
 
 
@@ -176,7 +176,7 @@ def _explain(arguments: argparse.Namespace) -> None:
         found = tried(client, arguments.id, None if arguments.wait else PATIENCE_S)
     write_json(found) if arguments.json else write_lines(explanation_lines(found, which_engine(arguments)))
     if found.simulated.state in ("waiting", "running"):
-        print("it is being tried on the twin: ask again in a moment, or with --wait", file=sys.stderr)
+        print("it is running on the twin: try again in a moment, or add --wait", file=sys.stderr)
 
 
 def explanation_lines(found: Recommendation, which_engine: Sequence[str]) -> list[str]:
@@ -230,24 +230,24 @@ def size_lines(report: SizingReport, *, every: bool = False) -> list[str]:
     """Two lines for each kind: CPU and memory of one task, and what all that run now would save."""
     expected = [] if report.estimate is None else [*wrap(estimate_text(report.estimate), WIDTH), ""]
     if not report.kinds:
-        return [*expected, "nothing is known yet of what work uses: it is reported by agents, or simulated"]
+        return [*expected, "no usage data yet: agents report it, or the simulation does"]
     most = len(report.kinds) if every else MAX_KINDS
     rows = [row for kind in report.kinds[:most] for row in kind_rows(kind)]
     titles = ("KIND, ONE TASK", "", "ASKED", "P50", "P95", "BETTER", "SAVES", "$/H", "SEEN")
     lines = table(titles, rows, (False, False, *(True,) * 7))
     if len(report.kinds) > most:
-        lines.append(f"and {len(report.kinds) - most} more kinds that save less: --all shows them")
+        lines.append(f"and {len(report.kinds) - most} more kinds with smaller savings: --all lists them")
     cpu = sum(max(kind.saved_cpu_milli, 0) for kind in report.kinds)
     memory = sum(max(kind.saved_memory_mib, 0) for kind in report.kinds)
     saved = sum(max(kind.saved_microusd_hour, 0) for kind in report.kinds)
     unsure = sum(kind.confidence < 1 for kind in report.kinds)
     text = (
-        f"what runs now could do with {milli(cpu)} CPU and {mebibytes(memory)} less, {money(saved)} an hour. "
-        f"SEEN: 1 is a day of samples or ten runs; {unsure} of {len(report.kinds)} kinds have less and are left alone. "
+        f"running work could give up {milli(cpu)} CPU and {mebibytes(memory)}, {money(saved)} an hour. "
+        f"SEEN: 1 is a day of samples or ten runs; {unsure} of {len(report.kinds)} kinds have less and get no advice. "
         + (
-            "New work gets what is better by itself."
+            "New work is resized automatically."
             if report.rightsizing == "initial"
-            else "Nothing is resized by itself."
+            else "Nothing is resized automatically."
         )
     )
     return [*expected, *lines, "", *wrap(text, WIDTH)]
@@ -261,18 +261,18 @@ def estimate_text(use: UseEstimate) -> str:
         "all": f"what part of their requests all work used, {use.runs:,} runs",
     }
     if use.basis == "request":
-        return "one task is taken to use what it asks for: nothing like it has ended whose use was measured"
+        return "one task is assumed to use its request: no similar run has been measured"
     parts = [
         f"{name} p10 {show(part.p10)} .. p50 {show(part.p50)} .. p90 {show(part.p90)}"
         for name, part, show in (("CPU", use.cpu_milli, cores), ("memory", use.memory_mib, gibibytes))
     ]
-    return f"at its peak one task will use {', '.join(parts)} ({grounds[use.basis]})"
+    return f"peak use of one task: {', '.join(parts)} ({grounds[use.basis]})"
 
 
 def running_text(tasks: int) -> str:
     if not tasks:
-        return "none runs"
-    return f"{tasks:,} tasks run" if tasks > 1 else "1 task runs"
+        return "none running"
+    return f"{tasks:,} tasks running" if tasks > 1 else "1 task running"
 
 
 def kind_rows(kind: SizedKind) -> list[list[str]]:
@@ -331,7 +331,7 @@ def advice_lines(advice: PlacementAdvice) -> list[str]:
         for line in wrap(f"{printable(option.pool)}: {'; '.join(map(printable, option.thin))}", WIDTH)
         if option.thin
     ]
-    kind = f"work like it: {printable(advice.kind)}, {advice.runs:,} finished" if advice.kind else ""
+    kind = f"similar jobs: {printable(advice.kind)}, {advice.runs:,} finished" if advice.kind else ""
     return [*lines, *(["", kind] if kind else []), *(["", *doubts] if doubts else [])]
 
 
@@ -340,7 +340,7 @@ def option_row(option: PlacementOption) -> list[str]:
     if option.cost_microusd is not None:
         cost = [money(each) for each in (option.cost_microusd.p10, option.cost_microusd.p50, option.cost_microusd.p90)]
     odds = NONE if option.interruption_ppm is None else percent(option.interruption_ppm)
-    notes = [*(["spot"] if option.spot else []), *([] if option.allowed else ["not as it asks"])]
+    notes = [*(["spot"] if option.spot else []), *([] if option.allowed else ["differs from the request"])]
     return [
         cut(printable(option.pool), POOL),
         money(option.rate_microusd_hour),

@@ -47,7 +47,7 @@ def _call(client: RemoteClient, nodes: tuple[str, ...], stop: threading.Event) -
         try:
             if known is None:
                 known, number = _register(client, nodes), 0
-                _say(f"calling for {', '.join(printable(name) for name in nodes)}")
+                _say(f"reporting for {', '.join(printable(name) for name in nodes)}")
             number += 1
             beat = _beat(client, known, number)
             if beat.refused or beat.forbidden:
@@ -57,7 +57,7 @@ def _call(client: RemoteClient, nodes: tuple[str, ...], stop: threading.Event) -
             lost = False
         except UnreachableError as error:
             if not lost:
-                _say(f"{error}; trying again")
+                _say(f"{error}; retrying")
             lost = True
         stop.wait(pause_s)
 
@@ -76,7 +76,7 @@ def _known(answer: RegisterAnswer | LeaveAnswer) -> None:
     if answer.forbidden:
         raise RefusedError(
             f"the token is not for the pool of {', '.join(answer.forbidden)}",
-            "Show one of their pool: muster token create --scope agent --service NAME --pool POOL",
+            "Use one for their pool: muster token create --scope agent --service NAME --pool POOL",
         )
 
 

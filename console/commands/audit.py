@@ -60,7 +60,7 @@ def show(arguments: argparse.Namespace) -> None:
         return
     if arguments.seq:
         if not page.rows:
-            raise NotFoundError(f"the audit has no record {arguments.seq}", f"It has up to {page.last}")
+            raise NotFoundError(f"the audit has no record {arguments.seq}", f"The last one is {page.last}")
         write_lines(record_lines(page.rows[0]))
         return
     write_lines(page_lines(page))
@@ -79,7 +79,7 @@ def _since(text: str) -> int:
         return read_value("time", text)
     except ValueError:
         raise SpecError(
-            "--since", f"{text[:40]!a} is no time", "Give so long ago, as 24h, or a time, as 2026-03-01T12:00 (UTC)"
+            "--since", f"{text[:40]!a} is not a time", "Give an age such as 24h, or a UTC time such as 2026-03-01T12:00"
         ) from None
 
 
@@ -132,9 +132,9 @@ def record_lines(row: AuditRow) -> Iterator[str]:
 
 def state_lines(state: AuditState, page: AuditPage) -> Iterator[str]:
     """State of the log, for people."""
-    yield f"{len(page.rows):,} of {page.matched:,} such records, {page.last:,} in all"
+    yield f"{len(page.rows):,} of {page.matched:,} matching records, {page.last:,} total"
     if page.rows and len(page.rows) < page.matched:
-        yield f"those before: --before {page.rows[0].seq}"
+        yield f"older: --before {page.rows[0].seq}"
     yield from note_lines(state)
 
 
@@ -145,7 +145,7 @@ def note_lines(state: AuditState) -> Iterator[str]:
         yield f"checkpoint of {verifier.counted(state.covered, 'record')}, {signed}"
     else:
         yield "no checkpoint yet"
-    yield f"remembered outside at: {', '.join(map(printable, state.anchors)) or 'nowhere (see audit_anchors)'}"
+    yield f"anchors: {', '.join(map(printable, state.anchors)) or 'none (see audit_anchors)'}"
     if state.error:
         yield f"WRONG: {printable(state.error)}"
 
@@ -181,16 +181,16 @@ def verify(arguments: argparse.Namespace) -> int:
         write_lines(printable(line) for line in verifier.as_text(report))
     for count, found in compared:
         agree = "agrees with the audit" if not found else "does NOT agree with the audit"
-        acts = verifier.counted(count, "executed act")
+        acts = verifier.counted(count, "executed action")
         write_lines([f"  the engine's journal has {acts} and {agree}"])
         write_lines(f"  BAD: {printable(difference.what)}" for difference in found)
     if code == 0:
-        where = f"ok, and as remembered in {printable(str(arguments.against))}"
+        where = f"ok, and matches {printable(str(arguments.against))}"
         write_lines([where if arguments.against else "ok" if arguments.keys else OWN_WORD])
     return code
 
 
-OWN_WORD = "ok, by the log's own word: --key or --against compare it with what you know"
+OWN_WORD = "ok, checked only against itself: --key or --against compares it with what you know"
 
 
 def _log_of_cell(arguments: argparse.Namespace, after: contextlib.ExitStack) -> Path | str:
@@ -272,7 +272,7 @@ def _range(text: str) -> tuple[int, int]:
     except ValueError:
         found = -1, -1
     if (text and not colon) or found[0] < 0 or found[1] < 0:
-        raise SpecError("--range", f"{text[:40]!a} is no range", "Give the first and the last record, as 1:500")
+        raise SpecError("--range", f"{text[:40]!a} is not a range", "Give the first and the last record, such as 1:500")
     return found
 
 
@@ -292,9 +292,9 @@ def _created(path: str, after: contextlib.ExitStack) -> IO[str]:
     try:
         made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise RefusedError(f"{path} already exists", "Name a file that is not") from None
+        raise RefusedError(f"{path} already exists", "Give the name of a new file") from None
     except OSError as error:
-        raise SpecError("--out", f"{path} cannot be made: {error.strerror}", "Check the folder") from None
+        raise SpecError("--out", f"{path} cannot be created: {error.strerror}", "Check the folder") from None
     return after.enter_context(open(made, "w", encoding="utf-8", newline=""))
 
 
@@ -342,16 +342,16 @@ def _cell(value: object) -> str:
 
 def redact(arguments: argparse.Namespace) -> None:
     """Erase a text that is kept apart."""
-    _agree(arguments, f"Erase the text {arguments.ref} for good? The record stays; its text cannot come back")
+    _agree(arguments, f"Erase the text {arguments.ref} for good? The record stays; its text cannot be restored")
     with closing(connect(arguments)) as client:
         erased = client.redact_audit(arguments.ref, arguments.reason)
     if arguments.json:
         write_json(erased)
         return
-    write_lines([f"{printable(erased.ref)} is erased; record {erased.record:,} says so and why"])
+    write_lines([f"{printable(erased.ref)} is erased; record {erased.record:,} has the reason"])
     if not erased.scrubbed:
-        print("the database is being read: its own log forgets the text a little later", file=sys.stderr)
-    print("exports and backups made before still have it", file=sys.stderr)
+        print("the database is being read: its log drops the text a little later", file=sys.stderr)
+    print("older exports and backups still have it", file=sys.stderr)
 
 
 def anchor(arguments: argparse.Namespace) -> None:
@@ -368,7 +368,7 @@ def anchor(arguments: argparse.Namespace) -> None:
 def key(arguments: argparse.Namespace) -> None:
     """The public key that signs the log; with --rotate, another from now on."""
     if arguments.rotate:
-        _agree(arguments, "Sign with a new key from now on? The old one signs that, and is then gone")
+        _agree(arguments, "Sign with a new key from now on? The old key signs the change and is then deleted")
     with closing(connect(arguments)) as client:
         state = client.rotate_audit_key() if arguments.rotate else client.audit_state()
     if arguments.json:
@@ -376,9 +376,12 @@ def key(arguments: argparse.Namespace) -> None:
         return
     write_lines([state.key])
     if state.key == verifier.UNSIGNED:
-        print("nothing is signed: who can write the journal can write the audit anew", file=sys.stderr)
+        print("nothing is signed: whoever can write the journal can rewrite the audit", file=sys.stderr)
     else:
-        print(f"its secret half is in {printable(state.key_file)}; give --key to `verify` elsewhere", file=sys.stderr)
+        print(
+            f"the private key is in {printable(state.key_file)}; use --key with `verify` on other machines",
+            file=sys.stderr,
+        )
 
 
 def _agree(arguments: argparse.Namespace, question: str) -> None:
@@ -386,7 +389,7 @@ def _agree(arguments: argparse.Namespace, question: str) -> None:
     if arguments.yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise RefusedError("nobody can be asked here, so nothing was done", "Add --yes")
+        raise RefusedError("no terminal to ask on, so nothing was done", "Add --yes")
     print(f"{printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise RefusedError("nothing was done", "")

@@ -60,7 +60,7 @@ def slurm_lines(shares: Sequence[Share]) -> list[str]:
     accounts = [each for each in shares if not each.user]
     return [
         "",
-        "fair share in Slurm, which decides: accounts, then users, first who goes first by it (sshare)",
+        "fair share as Slurm applies it (sshare): accounts, then users, highest priority first",
         *table(
             ("ACCOUNT", "USER", "SHARE", "USED", "FACTOR"),
             [_slurm_row(each) for each in (*accounts, *ordered)],
@@ -90,15 +90,15 @@ def only(report: FairnessReport, name: str) -> FairnessReport:
 
 def fairness_lines(report: FairnessReport) -> list[str]:
     rows = [_row(vertex) for vertex in report.queues]
-    past = "counts in the order" if report.past_counts else "is shown only"
+    past = "affects the order" if report.past_counts else "is informational"
     lines = [
         *table(_TITLES, rows, _RIGHT),
         "",
-        "share: of the cell, in the resource of which it takes most above its quota, divided by its weight",
-        f"past: the same of its average use, half as much for every {duration(report.half_life_ms)} ago; it {past}",
+        "share: of the cell, in the resource it uses most above its quota, divided by its weight",
+        f"past: the same for its average use, halved every {duration(report.half_life_ms)} of age; it {past}",
     ]
     if report.decisions:
-        lines += ["", "last starts, and why not the next in line"]
+        lines += ["", "last starts, and why each went first"]
         lines += [decision_line(made) for made in report.decisions[:SHOWN_DECISIONS]]
     if len(report.decisions) > SHOWN_DECISIONS:
         lines.append(f"  and {len(report.decisions) - SHOWN_DECISIONS:,} more: muster queue fairness --json")
@@ -166,8 +166,8 @@ def _word(field: str, report: ScalingReport) -> str:
 
 SHOWN_MOVES = 40
 SHOWN_NAMES = 4
-_KIND_TITLES = ("TASK", "RUNNING", "WAITING", "FREE", "USABLE", "LOST", "FIT", "IN ONE PIECE")
-_MOVE_TITLES = ("MOVE", "QUEUE", "SIZE", "WORK LOST", "FROM", "TO")
+_KIND_TITLES = ("TASK", "RUNNING", "WAITING", "FREE", "USABLE", "LOST", "FIT", "IF UNFRAGMENTED")
+_MOVE_TITLES = ("MOVE", "QUEUE", "SIZE", "LOST WORK", "FROM", "TO")
 
 
 def fragmentation(arguments: argparse.Namespace) -> None:
@@ -179,8 +179,8 @@ def fragmentation(arguments: argparse.Namespace) -> None:
 
 def fragmentation_lines(report: FragmentationReport) -> list[str]:
     if report.ppm is None:
-        return [f"nothing that asks for GPU waits or runs; {quantity('gpu_milli', report.free_milli)} is free"]
-    mix = f"{report.covered_tasks:,} of {report.mix_tasks:,} tasks that wait or run ask for GPU"
+        return [f"no GPU work is waiting or running; {quantity('gpu_milli', report.free_milli)} is free"]
+    mix = f"{report.covered_tasks:,} of {report.mix_tasks:,} waiting or running tasks ask for GPU"
     pools = [
         (
             printable(pool.name),
@@ -190,10 +190,10 @@ def fragmentation_lines(report: FragmentationReport) -> list[str]:
         for pool in report.pools
     ]
     return [
-        f"fragmentation {stranded_share(report.ppm)}: so much of the "
-        f"{quantity('gpu_milli', report.free_milli)} that is free "
-        "could not be used by a task drawn from the mix",
-        f"the mix: {mix}, each counts once; by the published rule {stranded_share(report.published_ppm or 0)}",
+        f"fragmentation {stranded_share(report.ppm)}: the share of "
+        f"{quantity('gpu_milli', report.free_milli)} free that "
+        "a task drawn from the mix cannot use",
+        f"mix: {mix}, each counted once; by the published rule {stranded_share(report.published_ppm or 0)}",
         "",
         *table(("POOL", "FREE", "FRAGMENTED"), pools, (False, True, True)),
         "",
@@ -233,8 +233,8 @@ def _statements(report: FragmentationReport) -> list[str]:
     blocked = [kind for kind in report.shapes if kind.waiting and kind.fits < kind.fits_in_one_piece]
     lines = [
         f"free {quantity('gpu_milli', kind.free_milli)}, usable for tasks of {quantity('gpu_milli', kind.gpu_milli)}: "
-        f"{quantity('gpu_milli', kind.fits * kind.gpu_milli)} ({kind.fits:,} fit, in one piece "
-        f"{kind.fits_in_one_piece:,} would)"
+        f"{quantity('gpu_milli', kind.fits * kind.gpu_milli)} ({kind.fits:,} fit; "
+        f"{kind.fits_in_one_piece:,} would if unfragmented)"
         for kind in blocked
     ]
     return ["", *lines, "moves that would help: muster cell consolidate"] if lines else []
@@ -304,7 +304,11 @@ def plan_lines(plan: ConsolidationPlan) -> list[str]:
     unit = plan.unit.upper()
     brings = [
         f"{printable(work.id)} ({work.tasks:,} {'task' if work.tasks == 1 else 'tasks'}, {_size(work)}) starts now, "
-        + ("not known when otherwise" if work.waits_ms is None else f"instead of in {duration(work.waits_ms)} or later")
+        + (
+            "otherwise at an unknown time"
+            if work.waits_ms is None
+            else f"instead of in {duration(work.waits_ms)} or later"
+        )
         for work in plan.unblocks
     ]
     if plan.frees:
@@ -312,10 +316,10 @@ def plan_lines(plan: ConsolidationPlan) -> list[str]:
         brings.append(f"empty: {', '.join(printable(name) for name in plan.frees[:SHOWN_NAMES])}{more}")
     return [
         *table(_MOVE_TITLES, rows, (False, False, True, True, False, False)),
-        f"costs   {_hours(plan.lost_s + plan.restart_s)} {unit}-h: {_hours(plan.lost_s)} of work done again, "
-        f"{_hours(plan.restart_s)} to stop and start anew",
+        f"costs   {_hours(plan.lost_s + plan.restart_s)} {unit}-h: {_hours(plan.lost_s)} of work repeated, "
+        f"{_hours(plan.restart_s)} to stop and restart",
         f"brings  {_hours(plan.gained_s)} {unit}-h: {'; '.join(brings)}",
-        f"ratio   {plan.ratio_permille / 1000:.2f} of benefit to cost, by shares of the cell",
+        f"ratio   {plan.ratio_permille / 1000:.2f} benefit to cost, in shares of the cell",
         f"GPU fragmentation {_known(plan.fragmentation_before_ppm)} -> {_known(plan.fragmentation_after_ppm)}",
     ]
 

@@ -86,7 +86,7 @@ def check(arguments: argparse.Namespace) -> None:
     if arguments.json:
         write_json({"place": str(place), "events": events})
         return
-    write_lines([f"{printable(str(place))}: {events:,} events, all as they were written"])
+    write_lines([f"{printable(str(place))}: {events:,} events, all intact"])
 
 
 def copy(arguments: argparse.Namespace) -> None:
@@ -100,7 +100,7 @@ def copy(arguments: argparse.Namespace) -> None:
     places = [_named(where, settings) for where in (arguments.source, arguments.target)]
     meant = [os.path.realpath(place.path) if isinstance(place, SqliteFile) else place for place in places]
     if meant[0] == meant[1]:
-        raise SpecError("TO", "is where the cell is already", "Name another place")
+        raise SpecError("TO", "is where the cell already is", "Give another destination")
     _must_exist(places[0])
     with closing(Journal(places[0], 0)) as source, closing(Journal(places[1], source.seed)) as target:
         counts = outside_readers.copy(source, target, tables(), _tell)
@@ -112,7 +112,7 @@ def copy(arguments: argparse.Namespace) -> None:
     write_lines(
         [
             f"{printable(str(places[1]))}: version {version:,}, {rows:,} rows in {len(counts)} tables, verified",
-            f"{printable(str(places[0]))} is as it was: serve one of the two from now on",
+            f"{printable(str(places[0]))} is unchanged: from now on serve only one of the two",
         ]
     )
 
@@ -128,7 +128,7 @@ def _tell(name: str, rows: int) -> None:
 def _named(where: str, settings: ConsoleSettings) -> Place:
     """Raises SpecError."""
     if not where and settings.connect:
-        raise SpecError("--connect", "says no database", "Name the database itself, where the engine runs")
+        raise SpecError("--connect", "names no database", "Give the database URL, on the engine's machine")
     paths = cell_paths(settings)
     cell = paths.folder.name
     if not where and not settings.database:
@@ -138,7 +138,7 @@ def _named(where: str, settings: ConsoleSettings) -> Place:
 
 def _must_exist(place: Place) -> None:
     if isinstance(place, SqliteFile) and not place.path.exists():
-        raise SpecError("FROM", f"there is no file {place}", "Name the journal of a cell, or its database")
+        raise SpecError("FROM", f"there is no file {place}", "Give the journal of a cell, or its database")
     if isinstance(place, Schema):
         from engine.journal.postgres_store import exists
 
@@ -191,14 +191,14 @@ def _add_people(connection: Connection, kept: DatabaseReport) -> None:
 def _lines(kept: DatabaseReport, place: Place) -> list[str]:
     snapshots = ", ".join(f"{version:,}" for version in kept.snapshots) or "none yet"
     pairs = [
-        ("kept in", kept.place),
+        ("stored in", kept.place),
         ("journal", f"version {kept.version:,}, format {kept.format}; snapshots at {snapshots}"),
-        ("migrations", f"{kept.migrations} of the {kept.known_migrations} that this Muster knows"),
+        ("migrations", f"{kept.migrations} of the {kept.known_migrations} known to this Muster"),
     ]
     if isinstance(place, Schema):
         renewed = f"renewed {duration(max(0, kept.renewed_ago_ms))} ago"
         writer = f"{kept.writer}, since {timestamp(kept.since_ms)}, {renewed}" if kept.writer else "nobody"
-        pairs += [("writer", writer), ("epoch", f"{kept.epoch:,}"), ("stand by", ", ".join(kept.standbys) or "nobody")]
+        pairs += [("writer", writer), ("epoch", f"{kept.epoch:,}"), ("standby", ", ".join(kept.standbys) or "nobody")]
     pairs.append(("size", mebibytes(-(-kept.bytes // 2**20))))
     largest = sorted(kept.rows.items(), key=lambda row: -row[1])[:LARGEST]
     rows = [[name, f"{count:,}"] for name, count in largest]

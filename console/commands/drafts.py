@@ -109,13 +109,13 @@ def asked(arguments: argparse.Namespace) -> DraftAsk:
     drafts from the rest."""
     task: Task = "explain" if arguments.explain else "runbook" if arguments.runbook is not None else "act"
     if len(arguments.excerpt) > MAX_EXCERPTS:
-        raise SpecError("--excerpt", f"is given {len(arguments.excerpt)} times, {MAX_EXCERPTS} are the most")
+        raise SpecError("--excerpt", f"is given {len(arguments.excerpt)} times; the limit is {MAX_EXCERPTS}")
     question, book = _typed(arguments.question), _typed(arguments.runbook or "")
     if book and not question and not _RUNBOOK.fullmatch(book):
         question, book = book, ""  # it stood behind --runbook, where an id may stand
     excerpts = tuple(map(excerpt_of, arguments.excerpt))
     if (excerpts or arguments.texts_of) and not arguments.llm:
-        print("the rules read no texts: --excerpt and --texts-of are for --llm", file=sys.stderr)
+        print("the rules do not read texts: --excerpt and --texts-of need --llm", file=sys.stderr)
     return DraftAsk(
         task=task, question=question, finding=_typed(arguments.source), pick=_typed(arguments.pick),
         model=arguments.llm, excerpts=excerpts, texts_of=tuple(map(_typed, arguments.texts_of)), runbook=book,
@@ -141,13 +141,15 @@ def excerpt_of(name: str) -> Excerpt:
         raise SpecError(where, f"cannot be read: {why}", "Check the path and its permissions") from None
     if len(data) > MAX_EXCERPT_BYTES:
         most = MAX_EXCERPT_BYTES >> 20
-        raise SpecError(where, f"has more than {most} MiB", "Cut out the part that matters, such as with tail -n 2000")
+        raise SpecError(where, f"has more than {most} MiB", "Keep the part that matters, for example with tail -n 2000")
     if b"\0" in data:
         raise SpecError(where, "is not text", "Give a log or another text file")
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise SpecError(where, f"is not UTF-8 text (byte {error.start:,})", "Convert it, such as with iconv") from None
+        raise SpecError(
+            where, f"is not UTF-8 text (byte {error.start:,})", "Convert it, for example with iconv"
+        ) from None
     return Excerpt(field="standard input" if name == "-" else f"file {_typed(Path(name).name)}", text=text)
 
 
@@ -158,7 +160,7 @@ def _reported(arguments: argparse.Namespace, task: Task) -> int:
         try:
             back_ms = duration_ms(arguments.since)
         except ValueError as error:
-            raise SpecError("--since", str(error), "Write for example --since 4h") from None
+            raise SpecError("--since", str(error), "Write it like --since 4h") from None
     arguments.propose = ""
     question, about = _typed(arguments.question), _typed(arguments.source)
     ask = DraftAsk(task=task, question=question, finding=about, model=arguments.llm)
@@ -241,7 +243,7 @@ def _until(client: Client, run: DraftRun, done: Callable[[DraftRun], bool], *, q
 def progress(run: DraftRun) -> str:
     """Write progress over the last such line."""
     if run.rule_state == "drafting":
-        return "looking at the cell and trying it on forks …"
+        return "reading the cell and trying options on forks …"
     return "".join(text for text, _ in thinking_spans(run, WIDTH, commands(run.id).stop))
 
 
@@ -271,9 +273,9 @@ def _refuse_out(arguments: argparse.Namespace) -> None:
     if not arguments.out:
         return
     if not _DRAFT.fullmatch(arguments.question) and arguments.runbook is None:
-        raise SpecError("--out", "is for a runbook that is drafted", "Give --runbook too")
+        raise SpecError("--out", "needs a runbook draft", "Add --runbook")
     if Path(arguments.out).exists():
-        raise RefusedError(f"{printable(arguments.out)[:80]} already exists", "Give --out a name that is not")
+        raise RefusedError(f"{printable(arguments.out)[:80]} already exists", "Give --out a new file name")
 
 
 def _write(name: str, run: DraftRun) -> None:
@@ -286,12 +288,12 @@ def _write(name: str, run: DraftRun) -> None:
         with Path(name).open("x", encoding="utf-8") as file:
             file.write(made.runbook.text)
     except FileExistsError:
-        raise RefusedError(f"{shown} already exists", "Give --out a name that is not") from None
+        raise RefusedError(f"{shown} already exists", "Give --out a new file name") from None
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else "not a name of a file"
         raise SpecError(f"--out {shown}", f"cannot be written: {why}", "Check the path and its permissions") from None
     whose = "the rules'" if made.drafter == "rule" else "the model's, unverified"
-    tell_lines([f"wrote {shown}: {whose}; look at it with muster runbook lint {shown}"])
+    tell_lines([f"wrote {shown}: {whose}; check it with muster runbook lint {shown}"])
 
 
 def _propose(arguments: argparse.Namespace, client: Client, draft_id: str) -> None:
@@ -302,5 +304,5 @@ def _propose(arguments: argparse.Namespace, client: Client, draft_id: str) -> No
         return
     tell_lines(proposal_lines(made))
     write_lines([printable(made.id)])
-    needs = f"needs {votes(made.needs)} of {printable(made.need)}" if made.needs else "needs no more votes"
+    needs = f"needs {votes(made.needs)}: {printable(made.need)}" if made.needs else "needs no more votes"
     tell_lines([f"{printable(made.id)} {needs}; nothing is done yet: muster proposal approve {printable(made.id)}"])

@@ -47,7 +47,7 @@ def serve(arguments: argparse.Namespace) -> None:
     spec, settings, paths = read_fleet(arguments.file), settings_of(arguments), _paths(arguments)
     place = _place(arguments, spec.name, paths)
     if arguments.standby and not isinstance(place, Schema):
-        raise SpecError("--standby", "waits for a database server", "Add --database postgresql://USER@HOST/DATABASE")
+        raise SpecError("--standby", "needs a database server", "Add --database postgresql://USER@HOST/DATABASE")
     group = arguments.socket_group or settings.socket_group
     serve_fleet(spec, paths, group, place, standby=arguments.standby)
 
@@ -67,11 +67,11 @@ def _place(arguments: argparse.Namespace, fleet: str, paths: FleetPaths) -> Plac
     if paths.journal.exists() and not noted(paths.folder, paths.journal) and not exists(place):
         raise SpecError(
             "--database",
-            f"has nothing yet of fleet '{fleet}', which is kept in {paths.journal}",
-            f"Take it along: muster fleet copy --file FILE {paths.journal} URL",
+            f"has no data of fleet '{fleet}', which is stored in {paths.journal}",
+            f"Copy it there: muster fleet copy --file FILE {paths.journal} URL",
         )
     if arguments.database and place.has_password:
-        print("muster: everybody on this machine can read a password on a command line: better ~/.pgpass or "
+        print("muster: other users of this machine can see a password on the command line: use ~/.pgpass or "
               "MUSTER_DATABASE", file=sys.stderr)  # fmt: skip
     return place
 
@@ -86,11 +86,13 @@ def copy(arguments: argparse.Namespace) -> None:
     schema = schema_for_fleet(read_fleet(arguments.file).name)
     source, target = place_of(arguments.source, schema), place_of(arguments.target, schema)
     if not (source.path.exists() if isinstance(source, SqliteFile) else exists(source)):
-        raise SpecError("FROM", f"there is no fleet at {source}", "Name the journal of a fleet, or its database")
+        raise SpecError("FROM", f"there is no fleet at {source}", "Give the journal of a fleet, or its database")
     with closing(FleetJournal(source)) as old, closing(FleetJournal(target)) as new:
         counts = copied(old, new)
     told = ", ".join(f"{name} {rows:,}" for name, rows in counts.items())
-    write_lines([printable(f"{target}: {told}"), printable(f"{source} is as it was: serve one of the two from now on")])
+    write_lines(
+        [printable(f"{target}: {told}"), printable(f"{source} is unchanged: from now on serve only one of the two")]
+    )
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -110,7 +112,9 @@ def stop(arguments: argparse.Namespace) -> None:
     paths = _paths(arguments)
     peer = probe(paths.socket)  # the system's word, not that of whoever answers there
     if peer is None or peer.pid not in (pid, -1) or pid <= 1:
-        raise RefusedError(f"process {pid} is not the one that listens on {paths.socket}", "Stop it by hand")
+        raise RefusedError(
+            f"the process that listens on {paths.socket} is not the fleet's process {pid}", "Stop it with `kill`"
+        )
     os.kill(pid, signal.SIGTERM)
     until = time.monotonic() + STOP_S
     while time.monotonic() < until:
@@ -151,7 +155,7 @@ def submit(arguments: argparse.Namespace) -> None:
     write_lines(printable(each.id) for each in taken)
     for each in taken[:SAID]:
         where = f"{each.state} {each.cell}" if each.cell else each.state
-        print(printable(f"{each.id}: {where}; {each.why or 'not looked at yet'}"), file=sys.stderr)
+        print(printable(f"{each.id}: {where}; {each.why or 'not checked yet'}"), file=sys.stderr)
     if len(taken) > SAID:
         print(f"and {len(taken) - SAID:,} more; follow them with: muster fleet jobs", file=sys.stderr)
 
@@ -273,7 +277,7 @@ def fleet_of(document: LocatedDocument) -> FleetSpec:
     """Raises SpecError naming the place in the document."""
     top = document.value
     if not isinstance(top, dict):
-        document.fail("", "is not a fleet", f"Write for example:\n{EXAMPLE}")
+        document.fail("", "is not a fleet", f"Write it like:\n{EXAMPLE}")
     values = dict(top)
     for key, forms in (("cells", _CELL), ("datasets", _DATASET), ("tenants", _TENANT)):
         if isinstance(values.get(key), list):
@@ -299,7 +303,7 @@ def fleet_of(document: LocatedDocument) -> FleetSpec:
 def _renamed(document: LocatedDocument, raw: Any, forms: Forms, path: str) -> Any:
     """A copy with what people write turned into raw fields."""
     if not isinstance(raw, dict):
-        document.fail(path, "is not a mapping", f"Write for example:\n{EXAMPLE}")
+        document.fail(path, "is not a mapping", f"Write it like:\n{EXAMPLE}")
     values: dict[str, Any] = {}
     for key, value in raw.items():
         name, convert = forms.get(key, (key, None))

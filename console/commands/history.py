@@ -74,7 +74,9 @@ def history(arguments: argparse.Namespace) -> None:
         return
     of, colon, subject = arguments.subject.partition(":")
     if of not in ("", *OFS) or (colon and not subject):
-        raise SpecError("SUBJECT", f"{arguments.subject[:40]!a} is no KIND:NAME", "Such as queue:research, or cell")
+        raise SpecError(
+            "SUBJECT", f"{arguments.subject[:40]!a} is not KIND:NAME", "Write it like queue:research, or cell"
+        )
     if not of and arguments.metric in METRICS:
         of = METRICS[arguments.metric].of[0]
     step_ms = _span("--step", arguments.step) if arguments.step else _step(last_ms)
@@ -121,9 +123,9 @@ def _span(flag: str, text: str) -> int:
     try:
         found = duration_ms(text)
     except ValueError as error:
-        raise SpecError(flag, str(error), "Such as 24h or 7d") from None
+        raise SpecError(flag, str(error), "Write it like 24h or 7d") from None
     if found < 1000:
-        raise SpecError(flag, f"{text} is too short", "Such as 24h or 7d")
+        raise SpecError(flag, f"{text} is too short", "Write it like 24h or 7d")
     return found
 
 
@@ -138,7 +140,7 @@ def _list_lines(request: HistoryRequest, found: History) -> list[str]:
     """The series there are, by metric; or, where subjects of one metric were asked for, each."""
     if request.metric:
         if not found.series:
-            return [f"nothing was measured of {_named(request.metric, request.of or CELL, request.subject)}"]
+            return [f"no measurements of {_named(request.metric, request.of or CELL, request.subject)}"]
         titles: tuple[str, ...] = ("SUBJECT", "SOURCE", "FIRST", "LAST", "")
         rows = [
             [printable(f"{key.of}:{key.subject}" if key.subject else key.of), printable(key.source),
@@ -164,7 +166,7 @@ def _list_lines(request: HistoryRequest, found: History) -> list[str]:
     minutes, fives, hours = map(duration, found.keep_ms)
     lines += [
         f"ended work  {runs}",
-        f"kept        by the minute {minutes}, by 5 minutes {fives}, by the hour {hours}; {found.keep_runs:,} ends",
+        f"stored      by the minute {minutes}, by 5 minutes {fives}, by the hour {hours}; {found.keep_runs:,} ends",
     ]
     return [*lines, *_trouble(found)]
 
@@ -176,9 +178,9 @@ def _kinds(keys: list[SeriesKey]) -> str:
 
 
 def _trouble(found: History) -> list[str]:
-    lines = [f"nothing is kept now: {printable(found.error)}"] if found.error else []
+    lines = [f"nothing is recorded now: {printable(found.error)}"] if found.error else []
     if found.damaged:
-        lines.append(f"{found.damaged:,} damaged pieces read as gaps")
+        lines.append(f"{found.damaged:,} damaged chunks read as gaps")
     return lines
 
 
@@ -205,7 +207,7 @@ def _window_lines(request: HistoryRequest, found: History) -> list[str]:
     lines += table(titles, rows, (False, True, True, True, True, True))
     gaps = sum(point.count == 0 for point in found.points)
     if gaps:
-        lines.append(f"nothing was measured in {gaps:,} of {len(found.points):,} steps")
+        lines.append(f"no measurement in {gaps:,} of {len(found.points):,} steps")
     return [*lines, *_trouble(found)]
 
 
@@ -251,7 +253,7 @@ def _from_trace(client: Client, path: Path, arguments: argparse.Namespace) -> di
         "bad_lines": problems.count,
     }  # fmt: skip
     if not arguments.json:
-        write_lines([printable(f"{path}: {taken:,} ended jobs kept{_left_out(refused)}")])
+        write_lines([printable(f"{path}: {taken:,} ended jobs stored{_left_out(refused)}")])
     for reason, count in problems.skipped.items():
         _say(f"{path}: skipped {count:,}: {reason}")
     if problems.count:
@@ -275,13 +277,13 @@ def _from_prometheus(client: Client, url: str, arguments: argparse.Namespace) ->
                 metrics[rule.metric] = _bring(client, server, rule, nodes, (start_ms, end_ms, step_ms), unmatched)
             except MusterError as error:
                 done = ", ".join(metrics) or "nothing"
-                error.remedy = f"{error.remedy}. Brought in so far: {done}; import again to go on".lstrip(". ")
+                error.remedy = f"{error.remedy}. Imported so far: {done}; import again to continue".lstrip(". ")
                 raise
     told = {"source": server.source, "metrics": metrics, "unmatched": len(unmatched)}
     if unmatched:
         named = ", ".join(printable(name) for name in sorted(unmatched)[:MAX_NAMED])
         more = f" and {len(unmatched) - MAX_NAMED:,} more" if len(unmatched) > MAX_NAMED else ""
-        _say(f"{len(unmatched):,} targets are no nodes of the cell: {named}{more}")
+        _say(f"{len(unmatched):,} targets are not nodes of the cell: {named}{more}")
         told["unmatched_first"] = sorted(unmatched)[:MAX_NAMED]
     if not arguments.json:
         rows = [
@@ -372,7 +374,7 @@ def events(arguments: argparse.Namespace) -> None:
             return
         for fresh in client.follow(found.version):
             if fresh.missed:
-                tell_lines([f"muster: {fresh.missed:,} events came too fast to be told"])
+                tell_lines([f"muster: {fresh.missed:,} events were skipped: too many at once"])
             _write(_satisfying(fresh, terms), arguments.json)
 
 

@@ -54,7 +54,7 @@ TONIGHT_MS = 22 * HOUR_MS
 
 def cost(arguments: argparse.Namespace) -> None:
     if arguments.nodes is None:
-        raise SpecError("--nodes", "is not given", "Say how many, such as --nodes 64 --gpus 8 --model H100 --hours 6")
+        raise SpecError("--nodes", "is not given", "Give a number, as in --nodes 64 --gpus 8 --model H100 --hours 6")
     with closing(connect(arguments)) as client:
         request = request_of(arguments, client)
         found = client.quote(request)
@@ -113,7 +113,9 @@ def _within_ms(text: str | None) -> int:
     found = _read("--within", text, duration_ms) or 0
     if not 1 <= found <= MAX_WITHIN_MS:
         raise SpecError(
-            "--within", f"{shown(text)} is not a time up to {MAX_WITHIN_MS // 1000} s", "As 5s; --seeds N has no limit"
+            "--within",
+            f"{shown(text)} is not a time up to {MAX_WITHIN_MS // 1000} s",
+            "Write it like 5s; --seeds N has no time limit",
         )
     return found
 
@@ -125,7 +127,9 @@ def _run_ms(text: str) -> int:
         hours = Decimal("NaN")
     if not hours.is_finite() or not 0 < hours * HOUR_MS <= MAX_RUN_MS:
         raise SpecError(
-            "--hours", f"{shown(text)} is not a number of hours up to {MAX_RUN_MS // HOUR_MS:,}", "As 6 or 0.5"
+            "--hours",
+            f"{shown(text)} is not a number of hours up to {MAX_RUN_MS // HOUR_MS:,}",
+            "Write it like 6 or 0.5",
         )
     return max(1, round(hours * HOUR_MS))
 
@@ -145,7 +149,7 @@ def _start_ms(text: str, now_ms: int) -> int | None:
     if found < now_ms - MINUTE_MS:
         raise SpecError(
             "--start",
-            f"{shown(text)} is in the past: the cell's time is {timestamp(now_ms)} UTC",
+            f"{shown(text)} is in the past: cell time is {timestamp(now_ms)} UTC",
             "Write now, tonight, +6h or a later time",
         )
     return found
@@ -163,7 +167,7 @@ def _offers(arguments: argparse.Namespace, client: Client, model: str) -> tuple[
     if arguments.prices is None:
         for flag in ("machine_type", "region"):
             if getattr(arguments, flag):
-                raise SpecError(f"--{flag.replace('_', '-')}", "is of a price list", "Give the list with --prices FILE")
+                raise SpecError(f"--{flag.replace('_', '-')}", "needs a price list", "Give the list with --prices FILE")
         return ()
     from engine.model.price_catalogue import read_catalogue
 
@@ -231,7 +235,7 @@ def showback(arguments: argparse.Namespace) -> None:
 def spending_query(arguments: argparse.Namespace, client: Client) -> ShowbackRequest:
     """Raises SpecError naming the flag."""
     if arguments.since is None and arguments.until is not None:
-        raise SpecError("--until", "has no beginning", "Give --since as well")
+        raise SpecError("--until", "has no start", "Give --since as well")
     if arguments.since is not None:
         since_ms = _day(arguments.since, "--since")
         until_ms = None if arguments.until is None else _day(arguments.until, "--until") + DAY_MS
@@ -247,7 +251,7 @@ def _day(text: str, flag: str) -> int:
             raise ValueError
         at = datetime.combine(date.fromisoformat(text), datetime.min.time(), UTC)
     except ValueError:
-        raise SpecError(flag, f"{shown(text)} is not a day", "Write for example 2026-03-01") from None
+        raise SpecError(flag, f"{shown(text)} is not a day", "Write it like 2026-03-01") from None
     if at.year < 1970:
         raise SpecError(flag, f"{shown(text)} is before 1970", "Cell time begins there")
     return int(at.timestamp()) * 1000
@@ -317,12 +321,16 @@ def spot(arguments: argparse.Namespace) -> None:
 
 def lines(report: GoodputReport) -> list[str]:
     pairs = [
-        ("goodput", f"{report.goodput_permille / 10:.1f}% of {money(report.cost_microusd)} that all nodes have cost"),
+        ("goodput", f"{report.goodput_permille / 10:.1f}% of {money(report.cost_microusd)} spent on all nodes"),
         ("wasted", f"{money(report.wasted_microusd)} charged for work that was lost, failed or cancelled"),
         ("idle", money(report.cost_microusd - report.charged_microusd - report.downtime_microusd)),
-        *([("downtime", f"{money(report.downtime_microusd)} while no engine ran")] if report.downtime_microusd else []),
+        *(
+            [("downtime", f"{money(report.downtime_microusd)} while no engine was running")]
+            if report.downtime_microusd
+            else []
+        ),
         ("finished", f"{report.finished:,} workloads, {_each(report.per_finished_microusd)} each, idle nodes included"),
-        ("turned", f"{report.turned:,} live workloads wait for on-demand nodes, as their slack ran out"),
+        ("turned", f"{report.turned:,} live workloads wait for on-demand nodes: no slack left"),
     ]
     pools = [
         [printable(pool.pool), "spot" if pool.spot else "on-demand", f"{pool.nodes:,}", f"{pool.ending:,}",
@@ -339,7 +347,7 @@ def lines(report: GoodputReport) -> list[str]:
     return [
         *facts(pairs),
         "",
-        *table(("POOL", "CAPACITY", "NODES", "ENDING", "TAKEN", "IN AN HOUR", "COST", "USED"), pools, right),
+        *table(("POOL", "CAPACITY", "NODES", "ENDING", "TAKEN", "PER HOUR", "COST", "USED"), pools, right),
         "",
         *table(("TENANT", "FINISHED", "CHARGED", "WASTED", "EACH"), tenants, (False, *(True,) * 4)),
     ]

@@ -61,12 +61,12 @@ def policy_lines(view: PolicyView) -> list[str]:
     if view.people:
         lines += ["", *_people_lines(view)]
     lines += _section("needs", [f"{what}: {needs}" for what, needs in view.rules])
-    lines += _section("at most in an hour", [f"{what}: {most}" for what, most in view.limits])
+    lines += _section("limits per hour", [f"{what}: {most}" for what, most in view.limits])
     lines += _section("freezes", [_freeze_line(freeze) for freeze in view.freezes])
-    lines += _section("services, which draft and never vote", [", ".join(view.services)] if view.services else [])
+    lines += _section("services (draft, never vote)", [", ".join(view.services)] if view.services else [])
     lines += _section("channels", [f"{name}: {target}" for name, target in view.channels])
-    lines += _section("another policy needs", [view.change_need])
-    lines += _section("to know", view.notes)
+    lines += _section("changing the policy needs", [view.change_need])
+    lines += _section("notes", view.notes)
     for candidate in view.candidates:
         lines += ["", *candidate_lines(candidate)]
     return lines
@@ -75,7 +75,7 @@ def policy_lines(view: PolicyView) -> list[str]:
 def candidate_lines(candidate: Candidate, *, brief: bool = False) -> list[str]:
     """State of a candidate; unless `brief`, also its changes."""
     state = candidate.state.replace("_", " ")
-    waits = f", needs {candidate.needs} more of {candidate.need}" if candidate.needs else ""
+    waits = f", needs {candidate.needs} more: {candidate.need}" if candidate.needs else ""
     first = f"{candidate.id} [version {candidate.revision}, digest {candidate.digest[:12]}] is {state}{waits}"
     return [
         *_wrapped(f"{first}; proposed by {_short(candidate.author)}"),
@@ -126,8 +126,12 @@ def check_lines(found: PolicyCheck) -> list[str]:
     lines += ["", *_wrapped(found.two_people)]
     if found.need:
         lines += ["", "compared with the policy in force:", *change_lines(found.changes)]
-        lines += ["", *_wrapped(f"Putting it in force needs {found.need}."), f"You would be {', '.join(found.roles)}."]
-    return lines + _section("to know", found.notes)
+        lines += [
+            "",
+            *_wrapped(f"Putting it into force needs {found.need}."),
+            f"You would be {', '.join(found.roles)}.",
+        ]
+    return lines + _section("notes", found.notes)
 
 
 def propose(arguments: argparse.Namespace) -> None:
@@ -158,7 +162,7 @@ def _propose(arguments: argparse.Namespace, client: Client, change: PolicyChange
         return
     write_lines(candidate_lines(candidate, brief=at_once))
     if candidate.state == "awaiting":
-        print(f"Look at it, then: muster policy approve {printable(candidate.id)}", file=sys.stderr)
+        print(f"Review it, then: muster policy approve {printable(candidate.id)}", file=sys.stderr)
 
 
 def approve(arguments: argparse.Namespace) -> None:
@@ -202,11 +206,11 @@ def _confirmed(arguments: argparse.Namespace, candidate: Candidate) -> None:
     typed = arguments.digest or ""
     if not typed:
         if not at_terminal():
-            raise RefusedError("nobody can be asked here, so nothing was done", f"Add --digest {wanted}")
-        print(f"Type {printable(wanted)} to put it in force: ", end="", file=sys.stderr, flush=True)
+            raise RefusedError("no terminal to ask on, so nothing was done", f"Add --digest {wanted}")
+        print(f"Type {printable(wanted)} to put it into force: ", end="", file=sys.stderr, flush=True)
         typed = sys.stdin.readline().strip()
     if len(typed) < DIGEST_TYPED or not candidate.digest.startswith(typed.lower()):
-        raise RefusedError("that is not how its digest begins, so nothing was done", "Look at it again")
+        raise RefusedError("that does not match its digest, so nothing was done", "Review it again")
 
 
 # -- people and keys --------------------------------------------------------------------------------------------------
@@ -223,11 +227,11 @@ def whoami(arguments: argparse.Namespace) -> None:
     if caller.scoped:
         pairs.append(("also", "; ".join(map(printable, caller.scoped))))
     if caller.token:
-        deeds = "all that you may do" if caller.deeds is None else ", ".join(caller.deeds)
+        deeds = "everything your roles allow" if caller.deeds is None else ", ".join(caller.deeds)
         where = f", in {printable(caller.within)}" if caller.within else ""
         pairs.append(("token", f"{caller.token}, for: {deeds}{where}"))
     if caller.shared_with:
-        pairs.append(("shared by", f"{', '.join(caller.shared_with)}: say who you are with --as, and sign"))
+        pairs.append(("shared by", f"{', '.join(caller.shared_with)}: use --as NAME, and sign"))
     keys = caller.keys.get(caller.subject, ())
     write_lines(facts([*pairs, ("keys", ", ".join(keys) or "none enrolled")]))
 
@@ -301,10 +305,10 @@ def _typed_twice(prompt: str) -> str:
     from getpass import getpass
 
     if not at_terminal():
-        raise SpecError("passphrase", "cannot be asked for here", "Set key_passphrase_file to a file of mode 0600")
+        raise SpecError("passphrase", "needs a terminal", "Set key_passphrase_file to a file of mode 0600")
     first = getpass(prompt)
     if first != getpass("Again: "):
-        raise SpecError("passphrase", "was typed differently", "Try again")
+        raise SpecError("passphrase", "does not match", "Try again")
     return first
 
 
@@ -326,7 +330,7 @@ def keys(arguments: argparse.Namespace) -> None:
     elif rows:
         write_lines(table(("KEY", "WHERE"), rows, (False, False)))
     else:
-        raise NotFoundError("there is no key here", "Make one: muster policy operator new-key; or start ssh-agent")
+        raise NotFoundError("no key found", "Make one: muster policy operator new-key; or start ssh-agent")
 
 
 # -- freezes ----------------------------------------------------------------------------------------------------------
@@ -386,8 +390,8 @@ def _tell_freezes(arguments: argparse.Namespace, found: tuple[Freeze, ...]) -> N
 def _freeze_line(freeze: Freeze) -> str:
     from runbooks.gate.run_limits import freeze_words
 
-    now = "holds now" if freeze.holds else "does not hold now"
-    by = f"set by {_short(freeze.by)}" if freeze.by else "of the policy"
+    now = "in effect" if freeze.holds else "not in effect"
+    by = f"set by {_short(freeze.by)}" if freeze.by else "by the policy"
     reason = f": {freeze.spec.reason}" if freeze.spec.reason else ""
     return printable(f"{freeze.spec.name} {now}, {by}: {freeze_words(freeze.spec)}{reason}")
 
@@ -416,4 +420,4 @@ def _text_of(file: str) -> str:
         with open(file, "rb") as reading:
             return decoded(reading.read(2**20), file)
     except OSError as error:
-        raise SpecError(file[:120], f"cannot be read ({error.strerror})", "Name a file") from None
+        raise SpecError(file[:120], f"cannot be read ({error.strerror})", "Give a file") from None

@@ -53,14 +53,14 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"see it with: muster logs -f {printable(name)}", file=sys.stderr)
             return 0
         if len(receipt.changed) > 1:
-            raise SpecError("--follow", "an array has many outputs", f"See one with: muster logs -f {name}")
+            raise SpecError("--follow", "an array has one output per workload", f"See one with: muster logs -f {name}")
         return _followed(client, name)
 
 
 def _workload(arguments: argparse.Namespace) -> dict[str, Any]:
     words = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if not words:
-        raise SpecError("run", "names no command", "Write for example: muster run --cpus 2 -- python3 train.py")
+        raise SpecError("run", "names no command", "Write it like: muster run --cpus 2 -- python3 train.py")
     env = {name: os.environ[name] for name in TAKEN_ALONG if name in os.environ} | dict(map(_variable, arguments.env))
     values: dict[str, Any] = {
         "id": arguments.id or _made_up_id(words),
@@ -121,7 +121,7 @@ def _moved_on(client: Client, name: str, shown: int) -> WorkloadDetail:
             return view
         if view.reasons and view.reasons[0].text != told:
             told = view.reasons[0].text
-            print(f"muster: waits: {printable(told)}", file=sys.stderr, flush=True)
+            print(f"muster: waiting: {printable(told)}", file=sys.stderr, flush=True)
         client.changes(view.version, WAIT_S, limit=1)
 
 
@@ -164,11 +164,11 @@ def follow(client: Client, request: OutputRequest, *, go_on: bool) -> None:
     at = -1
     for part in stretches(client, request, follow=go_on):
         if at >= 0 and part.offset > at:
-            _tell(f"{part.offset - at:,} bytes are not kept")
+            _tell(f"{part.offset - at:,} bytes not kept")
         elif part.offset < at:
             _tell("the file was begun anew")
         elif at < 0 and part.offset > 0 and request.offset == 0:
-            _tell(f"the first {part.offset:,} bytes are not kept")
+            _tell(f"the first {part.offset:,} bytes not kept")
         at = part.offset + len(part.data)
         if lines is None:
             raw.write(part.data)
@@ -177,7 +177,7 @@ def follow(client: Client, request: OutputRequest, *, go_on: bool) -> None:
             write_lines(lines.take(part.data))
             sys.stdout.flush()
         if part.over and part.dropped_bytes:
-            _tell(f"{part.dropped_bytes:,} bytes were never kept: the disk was full")
+            _tell(f"{part.dropped_bytes:,} bytes lost: the disk was full")
     if lines is not None and lines.rest:
         write_lines([as_left(lines.rest)])
 
@@ -227,7 +227,7 @@ def _all_processes(arguments: argparse.Namespace) -> None:
         write_json(reports)
         return
     if not reports:
-        write_lines(["nothing runs on this machine"])
+        write_lines(["nothing is running on this machine"])
     for report in reports:
         last = report.attempts[0]
         write_lines([printable(report.id), *(f"  {line}" for line in map(task_line, last.tasks))])

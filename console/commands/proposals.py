@@ -109,7 +109,7 @@ def _asked(arguments: argparse.Namespace, client: Client) -> Request:
 
     if arguments.again:
         if arguments.file or arguments.action:
-            raise SpecError("propose", "--again takes neither an action nor a file", "Ask for one of them")
+            raise SpecError("propose", "--again takes neither an action nor a file", "Give one of them")
         request = request_of(client.proposal(arguments.again))
         return msgspec.structs.replace(
             request,
@@ -135,7 +135,7 @@ def _put(arguments: argparse.Namespace, made: Proposal, now_ms: int) -> None:
     _say(proposal_lines(made))
     write_lines([made.id])
     until = f"expires in {duration(max(0, made.expires_ms - now_ms))}"
-    needs = f"needs {made.needs} more vote{'s' if made.needs != 1 else ''} of {made.need}, " if made.needs else ""
+    needs = f"needs {made.needs} more vote{'s' if made.needs != 1 else ''}: {made.need}; " if made.needs else ""
     _say([f"{made.id}, revision {made.revision}: {printable(needs)}{until}; muster proposal approve {made.id}"])
 
 
@@ -167,9 +167,9 @@ def proposals(arguments: argparse.Namespace) -> None:
             ]
         )
     if not found and not arguments.all and not arguments.state:
-        _say(["what is over: muster proposal list --all"])
+        _say(["closed ones: muster proposal list --all"])
     if len(found) == MAX_LISTED:
-        _say([f"the newest {MAX_LISTED} are shown; choose with --state"])
+        _say([f"showing the newest {MAX_LISTED}; filter with --state"])
 
 
 def _roles(client: Client, me: Caller) -> frozenset[str]:
@@ -184,14 +184,14 @@ def _states(arguments: argparse.Namespace) -> tuple[str, ...]:
         if state not in known:
             near = difflib.get_close_matches(state, known, n=1)
             remedy = f"Did you mean '{near[0]}'?" if near else f"Known: {', '.join(known)}"
-            raise SpecError("--state", f"{state[:40]!a} is no state", remedy)
+            raise SpecError("--state", f"{state[:40]!a} is not a state", remedy)
     return tuple(arguments.state or (() if arguments.all else SHOWN_STATES))
 
 
 def list_lines(found: Sequence[Proposal], now_ms: int) -> list[str]:
     """The rows of the page's list, at most COLUMNS wide; what the page has in its column of notes stands below."""
     if not found:
-        return ["nothing is proposed"]
+        return ["no proposals"]
     shown = [list_row(each, now_ms) for each in found]
     rows = [[text for text, _ in row.cells[:-1]] for row in shown]
     titles = [heading.title for heading in LIST_HEADINGS[:-1]]
@@ -274,7 +274,7 @@ def break_glass(arguments: argparse.Namespace) -> int:
         _confirm(arguments, client, proposal, always_digest=True)
         signed = signature(arguments, client, proposal, "breakglass", "approve") if proposal.signed else None
         outcome = client.break_glass(proposal.id, proposal.digest, arguments.reason, signed)
-    _say(["the glass was broken: another person must close the review, see muster proposal reviews"])
+    _say(["break-glass was used: another person must close the review, see muster proposal reviews"])
     return print_outcome(arguments, outcome)
 
 
@@ -300,14 +300,14 @@ def _confirm(arguments: argparse.Namespace, client: Client, proposal: Proposal, 
         given = arguments.digest.strip().lower()
         if len(given) < DIGEST_TYPED or not proposal.digest.startswith(given):
             raise RefusedError(
-                f"{given[:64]!a} is not the beginning of the digest of {proposal.id}, of {DIGEST_TYPED} characters or "
-                "more",
-                f"Look at it again: muster proposal show {proposal.id}",
+                f"{given[:64]!a} does not match the digest of {proposal.id}: give its first {DIGEST_TYPED} or "
+                "more characters",
+                f"Review it again: muster proposal show {proposal.id}",
             )
         return
     if not at_terminal():
         raise RefusedError(
-            "nobody can be asked here, so nothing was done",
+            "no terminal to ask on, so nothing was done",
             f"Give --digest with the first {DIGEST_TYPED} characters or more of the plan's digest",
         )
     asked = msgspec.structs.replace(proposal, typed="digest") if always_digest else proposal
@@ -341,7 +341,7 @@ def rollback(arguments: argparse.Namespace) -> int:
             return propose_and_do(arguments, client, request)
         _say(proposal_lines(shown))
         if not arguments.yes:
-            ask_for_yes(arguments, client, shown, "Add --yes to do what is shown")
+            ask_for_yes(arguments, client, shown, "Add --yes to execute it")
         outcome = client.rollback(arguments.id, why_yes(shown, arguments.reason))
         then = go_on(client, outcome)
     return print_outcome(arguments, outcome, then)
@@ -431,17 +431,17 @@ def plan_of(document: YamlDocument) -> Request:
     """Raises SpecError."""
     top = document.value
     if not isinstance(top, dict):
-        raise SpecError(document.name, "is not a mapping", "Begin with `steps:`")
+        raise SpecError(document.name, "is not a mapping", "Start the file with `steps:`")
     _known(document, (), top, TOP)
     steps = top.get("steps")
     if not isinstance(steps, list) or not steps:
-        raise SpecError(document.place(("steps",)), "has no list of steps", "Write `steps:` and one step or several")
+        raise SpecError(document.place(("steps",)), "has no list of steps", "Write `steps:` with at least one step")
     made: dict[str, Any] = {
         key: value for key, value in top.items() if key in ("reason", "requester", "limits", "evidence")
     }
     if "when_asked" in top:
         if not isinstance(top["when_asked"], bool):
-            raise SpecError(document.place(("when_asked",)), "when_asked is neither true nor false", "Write true")
+            raise SpecError(document.place(("when_asked",)), "when_asked must be true or false", "Write true")
         made["start"] = "asked" if top["when_asked"] else "approved"
     made["steps"] = [_step(document, ("steps", number), step) for number, step in enumerate(steps)]
     if isinstance(made.get("limits"), dict):
@@ -467,7 +467,7 @@ def _remedy(problem: str, at: tuple[str | int, ...]) -> str:
     types = {**get_type_hints(Act), **get_type_hints(StepRequest), **get_type_hints(Check)}
     words = [word for word in get_args(types.get(str(field))) if isinstance(word, str)]
     if wrong is None or not words:
-        return "Correct this value"
+        return "Fix this value"
     near = difflib.get_close_matches(wrong[1], words, n=1)
     return f"Did you mean '{near[0]}'?" if near else f"Known: {', '.join(words)}"
 
@@ -478,7 +478,7 @@ def _step(document: YamlDocument, at: tuple[str | int, ...], step: Any) -> Any:
         return step
     _known(document, at, step, STEP)
     if "action" not in step:
-        raise SpecError(document.place(at), "has no action", "Write for example `action: drain`")
+        raise SpecError(document.place(at), "has no action", "Write it like `action: drain`")
     for part in ("pre", "verify"):
         for number, check in enumerate(step.get(part) or ()):
             _known(document, (*at, part, number), check, Check.__struct_fields__)

@@ -79,7 +79,7 @@ def view_lines(view: RunbookView) -> list[str]:
         *_section("problems", map(problem_line, view.problems)),
     ]
     if view.prose:
-        lines += ["", "what the file says besides (text, nobody vouches for it):"]
+        lines += ["", "text of the file (unverified):"]
         lines += [GUTTER + part for text in view.prose.split("\n") for part in _wrapped(printable(text))]
     return lines
 
@@ -152,11 +152,9 @@ def inputs_of(given: list[str]) -> dict[str, str]:
     for text in given:
         name, sign, value = text.partition("=")
         if not sign or not name:
-            raise SpecError(
-                "--input", f"{ascii(text)[:60]} is not NAME=VALUE", "Write for example --input node=gpu-007"
-            )
+            raise SpecError("--input", f"{ascii(text)[:60]} is not NAME=VALUE", "Write it like --input node=gpu-007")
         if name in found:
-            raise SpecError("--input", f"{ascii(name)[:40]} is given twice", "Give several ids with commas between")
+            raise SpecError("--input", f"{ascii(name)[:40]} is given twice", "Separate several ids with commas")
         found[name] = value
     return found
 
@@ -170,15 +168,15 @@ def run_lines(made: RunbookRun) -> list[str]:
         *_section(
             "inputs", (f"{one.name} = {', '.join(map(printable, one.values))}  ({one.source})" for one in made.inputs)
         ),
-        *_section(f"does it apply now? {applies}", (f"{_mark(f.verdict)} {f.found}" for f in made.when)),
+        *_section(f"applies now: {applies}", (f"{_mark(f.verdict)} {f.found}" for f in made.when)),
         "",
     ]
     if made.proposal is None:
-        return [*lines, *_wrapped(f"it cannot be done now: {printable(made.refused)}")]
+        return [*lines, *_wrapped(f"cannot run now: {printable(made.refused)}")]
     lines += proposal_lines(made.proposal)
-    lines += _section("left out, with nothing to act on", made.skipped)
-    lines += _section("looked at after each step", map(printable, made.checks))
-    lines += _section("way back, the last step first", map(printable, made.rollback))
+    lines += _section("skipped, nothing to act on", made.skipped)
+    lines += _section("checked after each step", map(printable, made.checks))
+    lines += _section("rollback, last step first", map(printable, made.rollback))
     if made.dry_run:
         return [*lines, "", "dry run: nothing was proposed, nothing was done"]
     waits = f" by {printable(made.proposal.need)}" if made.proposal.need else ""
@@ -218,12 +216,12 @@ def _sha256(view: RunbookView, arguments: argparse.Namespace) -> str:
     given: str = arguments.sha256 or ""
     if not given:
         if arguments.yes:
-            raise SpecError("--yes", "approves what was not shown", "Add --sha256 with that of the file you looked at")
+            raise SpecError("--yes", "approves a file that was not shown", "Add --sha256 of the file you reviewed")
         return view.line.sha256
     if len(given) < 12 or not view.line.sha256.startswith(given.lower()):
         raise RefusedError(
             f"{printable(view.line.id)} is {view.line.sha256} now, not {ascii(given)[:64]}",
-            "Look at it again: muster runbook show",
+            "Review it again: muster runbook show",
         )
     return view.line.sha256
 

@@ -53,7 +53,7 @@ def overview(arguments: argparse.Namespace) -> None:
     write_lines(budget_line(budgets))
     write_lines(pending_lines(health))
     if health.approval == "solo":
-        write_lines(["approval  solo: one person approves everything, no two-person rule holds"])
+        write_lines(["approval  solo: one person approves everything, no two-person rule"])
     if health.audit_error:
         write_lines([f"audit     {printable(health.audit_error)}"])
     if health.mirror_error:
@@ -69,7 +69,7 @@ def budget_line(budgets: Sequence[BudgetLine]) -> list[str]:
     worst = sorted(budgets, key=course, reverse=True)
     told = [
         f"{printable(line.spec.name)} {line.spent_microusd * 100 // max(1, line.spec.limit_microusd)}% spent, "
-        f"{course(line):,}% by its end at {money(line.rate_microusd_hour)}/h"
+        f"{course(line):,}% by the end of the window at {money(line.rate_microusd_hour)}/h"
         for line in worst[:OVERVIEW_LATE]
     ]
     more = f"; {len(worst) - OVERVIEW_LATE} more: muster budget list" if len(worst) > OVERVIEW_LATE else ""
@@ -84,7 +84,7 @@ def pending_lines(health: Health) -> list[str]:
     if health.awaiting:
         lines.append(f"votes     {_counted(health.awaiting, 'proposal')} waiting for votes: muster proposal list")
     if health.stuck:
-        lines.append(f"stuck     {_counted(health.stuck, 'plan')} begun and not done: muster proposal list")
+        lines.append(f"stuck     {_counted(health.stuck, 'plan')} started, not finished: muster proposal list")
     return lines
 
 
@@ -141,7 +141,7 @@ def why(arguments: argparse.Namespace) -> None:
     sections = [
         state._replace(title=printable(view.id)),
         *([] if job is None else [job_section(job, WIDTH)]),
-        *(reasons or [Section("Why it waits", (text_line("it does not wait"),))]),
+        *(reasons or [Section("Why it waits", (text_line("it is not waiting"),))]),
         run_time_section(likely, WIDTH),
     ]
     write_lines(section_lines(sections))

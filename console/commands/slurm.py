@@ -70,7 +70,9 @@ def retry(arguments: argparse.Namespace) -> int:
         if detail.act is not None:
             return propose_and_do(arguments, client, again(detail, arguments.reason))
     if arguments.dry_run:
-        raise SpecError("--dry-run", "is for acts, which have a plan", "muster slurm intents N tells what is known")
+        raise SpecError(
+            "--dry-run", "needs an action, which has a plan", "See what is known with muster slurm intents N"
+        )
     return _answer(arguments, "retry")
 
 
@@ -81,7 +83,7 @@ def again(detail: IntentDetail, reason: str) -> Request:
 
     if detail.view.phase != "in doubt":
         raise RefusedError(
-            f"{detail.view.id} is {detail.view.phase}, not in doubt", "To have more of it done propose it by its action"
+            f"{detail.view.id} is {detail.view.phase}, not in doubt", "To do more of it, propose the action again"
         )
     assert detail.act is not None
     return Request(steps=(StepRequest(act=detail.act),), reason=reason)

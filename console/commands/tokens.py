@@ -35,14 +35,14 @@ def create(arguments: argparse.Namespace) -> None:
     try:
         life_ms = duration_ms(arguments.life)
     except ValueError as error:
-        raise SpecError("--for", str(error), "Write for example 8h or 90d") from None
+        raise SpecError("--for", str(error), "Write it like 8h or 90d") from None
     within = Scope(pools=tuple(arguments.pool), queues=tuple(arguments.queue), tenants=tuple(arguments.tenant))
     ask = TokenAsk(
         name=arguments.name, scopes=tuple(arguments.scope) or ("read",), within=within, service=arguments.service,
         life_ms=life_ms,
     )  # fmt: skip
     if arguments.out and Path(arguments.out).exists():
-        raise SpecError("--out", f"{arguments.out} already exists", "Name a new file")
+        raise SpecError("--out", f"{arguments.out} already exists", "Give a new file")
     with closing(connect(arguments)) as client:
         made = client.create_token(ask)
     _hand_over(made, arguments)
@@ -58,10 +58,10 @@ def _hand_over(made: NewToken, arguments: argparse.Namespace) -> None:
         write_json(line if arguments.out else made)
     elif not arguments.out:
         exact_output().write(f"{made.token}\n")
-    words = f"token {line.id} stands for {line.subject}, for {', '.join(line.scopes)} in {line.within.words()}"
+    words = f"token {line.id} of {line.subject}, for {', '.join(line.scopes)} in {line.within.words()}"
     print(printable(f"muster: {words}, until {timestamp(line.expires_ms)} UTC"), file=sys.stderr)
     if not arguments.out:
-        print("muster: it is shown this once; whoever has it is taken for them", file=sys.stderr)
+        print("muster: shown only once; whoever has it acts as them", file=sys.stderr)
 
 
 def list_(arguments: argparse.Namespace) -> None:
@@ -117,7 +117,7 @@ def who(arguments: argparse.Namespace) -> None:
     ]
     head = ("WHO", "ON", "DOING", "FOR", "ACCOUNT")
     shown = [tuple(map(printable, row)) for row in rows]
-    write_lines(table(head, shown, (False,) * len(head)) if rows else ["nobody else is here"])
+    write_lines(table(head, shown, (False,) * len(head)) if rows else ["no other consoles"])
 
 
 DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
@@ -202,16 +202,16 @@ def id_token_of(
         if problem == "slow_down":
             wait_s += SLOWER_S
         elif problem != "authorization_pending":
-            raise RefusedError(f"the provider says {problem[:60]!a}", "Log in again")
-    raise RefusedError("nobody logged in in time", "Log in again")
+            raise RefusedError(f"the provider answered {problem[:60]!a}", "Log in again")
+    raise RefusedError("login timed out", "Log in again")
 
 
 def _read_begun(begun: dict[str, Any], issuer: str) -> tuple[str, float, float]:
     """The device code, how often to ask, and until when by the monotonic clock."""
     code, every, lasts = begun.get("device_code"), begun.get("interval", 5), begun.get("expires_in", 600)
     if not isinstance(code, str) or not all(isinstance(n, int | float) for n in (every, lasts)):
-        said = str(begun.get("error", "something else"))[:60]
-        raise UnreachableError(f"{issuer} answers the device flow with {said!a}", "Ask whoever runs it")
+        said = str(begun.get("error", "an unknown error"))[:60]
+        raise UnreachableError(f"{issuer} refused the device flow: {said!a}", "Ask its administrator")
     return code, min(max(float(every), 0.0), 60.0), time.monotonic() + min(float(lasts), LONGEST_S)
 
 

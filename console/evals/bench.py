@@ -97,7 +97,7 @@ def _catalog_lines() -> list[str]:
     ]  # fmt: skip
     rows.append(["clemson", f"{PEAK:,} spot machines in six regions, and the work on them"])
     rows.append(["predictive-day", "series of demand by the hour, met by rules and by a pool that grows ahead"])
-    rows.append(["spot-week", "a week of jobs with deadlines on machines that are taken back, under four policies"])
+    rows.append(["spot-week", "a week of jobs with deadlines on interruptible machines, under four policies"])
     rows += [[name, f"{scenario.nodes:,} nodes: {scenario.load}"] for name, scenario in GKE_SCENARIOS.items()]
     return table(("NAME", "LOAD"), rows, (False, False))
 
@@ -120,7 +120,7 @@ def run_clemson(arguments: argparse.Namespace) -> None:
     ramp = result.ramp
     pairs = [
         ("scenario", f"clemson, seed {arguments.seed}: {PEAK:,} spot machines of 16 vCPU"),
-        ("machines", f"{ramp.peak_machines:,} at the peak; {ramp.taken:,} taken back meanwhile"),
+        ("machines", f"{ramp.peak_machines:,} at the peak; {ramp.taken:,} reclaimed meanwhile"),
         ("requests", f"{ramp.requests:,}, {ramp.over_quota:,} over the quota, {ramp.out_of_stock:,} out of stock"),
         ("connections", f"{ramp.calls_lost:,} lost; the head node takes {HEAD_CALLS_PER_S} in a second"),
         ("tasks", f"{result.tasks_started:,} started, {result.tasks_finished:,} finished, "
@@ -142,7 +142,7 @@ def run_clemson(arguments: argparse.Namespace) -> None:
         "Assumed, as it was not published: when stock was to be had (the published",
         f"run's own marks, {LEAD_MS // 60_000} min before it reached them), boots of {BOOT_MS[0] // 1000} s (p95 "
         f"{BOOT_MS[1] // 1000} s), {TAKEN_PERMILLE_HOUR / 10:g}% of",
-        "the machines taken back in an hour, and the head node's limit. Muster's",
+        "the machines reclaimed in an hour, and the head node's limit. Muster's",
         "figures are of one process in virtual time: no cloud, network or batch system.",
     ]
     write_lines(lines)
@@ -212,7 +212,7 @@ def gke_bench(
     same = again.state.digest() == digest
     again.close()
     if not same:
-        raise MusterError("the journal was read back into another state", "This is a defect of Muster")
+        raise MusterError("the journal was read back into another state", "This is a bug in Muster")
     return result, took_s
 
 

@@ -185,7 +185,7 @@ def ask_of(incident: Incident, recommender: Recommender, *, model: bool) -> Draf
         kind = incident.finds or (incident.finding.kind if incident.finding else "")
         found = [one.suggestion for one in recommender.recommendations().open if one.suggestion.kind == kind]
         if not found:
-            raise RefusedError(f"{incident.place}: nobody finds {kind}", "Mend the script")
+            raise RefusedError(f"{incident.place}: nobody finds {kind}", "Fix the script")
         finding = found[0].id
     return DraftAsk(question=incident.question, finding=finding, model=model)
 
@@ -200,7 +200,7 @@ def _others(incident: Incident) -> Sequence[Suggestion]:
     return (
         Suggestion(
             kind=given.kind, finding=given.text, action=action, targets=given.targets, evidence=evidence,
-            counterfactual="", alternatives=("Do nothing",), about=given.about, parameters=given.parameters,
+            counterfactual="", alternatives=("No action",), about=given.about, parameters=given.parameters,
         ),
     )  # fmt: skip
 
@@ -270,7 +270,7 @@ def report_lines(scores: Sequence[IncidentScore], name: str, seconds: float) -> 
             ("right action and target", [_share(t.right, t.faults) for t in tallies]),
             ("the same, once one is picked", [_share(t.right + t.offered, t.faults) for t in tallies]),
             ("over in simulation", [_share(t.recovered, t.to_recover) for t in tallies]),
-            ("left alone where nothing is wrong", [_share(t.left_alone, t.controls) for t in tallies]),
+            ("no action where nothing is wrong", [_share(t.left_alone, t.controls) for t in tallies]),
             ("harmful", [f"{t.harmful}" for t in tallies]),
             ("with an unsupported sentence", [f"{t.unsupported}" for t in tallies]),
         )

@@ -50,7 +50,7 @@ class PlayedIncident:
             try:
                 VERBS[verb](self, told) if verb in VERBS else self._unknown(verb)
             except (MusterError, ValueError, KeyError, TypeError) as error:
-                raise SpecError(incident.place, f"script step {number}, {verb}: {error}", "Mend the script") from error
+                raise SpecError(incident.place, f"script step {number}, {verb}: {error}", "Fix the script") from error
 
     def close(self) -> None:
         self.engine.forget()
@@ -310,13 +310,13 @@ def _wrong_actions(way: Way, acts: Sequence[Act]) -> str:
     there = {act.action for act in acts}
     for act in acts:
         if act.action not in {pattern.action for pattern in way}:
-            return f"{act.action} is not what it takes"
+            return f"{act.action} is not the right action"
     for pattern in way:
         if not pattern.optional and pattern.action not in there:
             return f"{pattern.action} is missing"
     needed = [pattern.action for pattern in way if not pattern.optional]
     if len(acts) < len(needed):
-        return "does only part of it"
+        return "is only part of the fix"
     return ""
 
 
@@ -331,7 +331,7 @@ def _why_not(pattern: Pattern, act: Act, budgets: Mapping[str, BudgetSpec]) -> s
     if pattern.targets:
         others = targets - pattern.targets
         if others:
-            return f"{act.action}: {', '.join(sorted(others))} is no target"
+            return f"{act.action}: {', '.join(sorted(others))} is not a target"
         if not pattern.least <= len(targets) <= pattern.most:
             return f"{act.action}: {len(targets)} targets, not {pattern.least} to {pattern.most}"
     said = told(act, budgets)

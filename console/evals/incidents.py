@@ -121,7 +121,7 @@ def load(only: Iterable[str] = (), part: str = "all", folder: Path = FOLDER) -> 
     for path in sorted(folder.glob("*.yaml")):
         for incident in incidents_of(read_document(str(path))):
             if incident.id in found:
-                raise SpecError(incident.place, f"incident '{incident.id}' is there twice", "Give it another id")
+                raise SpecError(incident.place, f"incident '{incident.id}' appears twice", "Give it another id")
             found[incident.id] = incident
     wanted = tuple(only)
     for id_ in wanted:
@@ -160,7 +160,7 @@ def _incident(document: LocatedDocument, raw: dict[str, Any], at: str) -> Incide
     control = raw.get("control", False)
     if control == ("accept" in raw or "recovers" in raw):
         document.fail(
-            at, "is a control with something to do, or a fault without", "Give `control: true`, or accept and recovers"
+            at, "is a control with an action, or a fault without one", "Give `control: true`, or accept and recovers"
         )
     place = document.place(f"{at}.id")
     accept = tuple(_way(document, way, f"{at}.accept[{i}]") for i, way in enumerate(raw.get("accept", ())))
@@ -208,7 +208,7 @@ def _verbs(document: LocatedDocument, raw: Any, at: str) -> Iterator[tuple[str, 
         document.fail(at, "is not a list", "Write one step per line, as in `- pass: 30m`")
     for i, step in enumerate(raw):
         if not isinstance(step, dict) or len(step) != 1:
-            document.fail(f"{at}[{i}]", "is not one step", "Write one verb and what it is told")
+            document.fail(f"{at}[{i}]", "is not one step", "Write one verb and its arguments")
         yield from step.items()
 
 
@@ -252,7 +252,7 @@ def _bounds(value: Any) -> Any:
 
 def _perfect(document: LocatedDocument, raw: Any, at: str) -> tuple[ActionName, dict[str, Any]]:
     if not isinstance(raw, dict) or len(raw) != 1:
-        document.fail(at, "is not one act", "Write `- drain: {nodes: [n1]}`")
+        document.fail(at, "is not one action", "Write `- drain: {nodes: [n1]}`")
     ((action, given),) = raw.items()
     if action not in ACTIONS:
         document.fail(at, f"there is no action {shown(action)}{did_you_mean(action, ACTIONS)}", "")
@@ -261,7 +261,7 @@ def _perfect(document: LocatedDocument, raw: Any, at: str) -> tuple[ActionName, 
         parameter = CATALOG[action].parameters.get(name)
         if parameter is None:
             known = ", ".join(CATALOG[action].parameters)
-            document.fail(f"{at}.{action}.{name}", f"is no parameter of {action}", f"Use {known}")
+            document.fail(f"{at}.{action}.{name}", f"is not a parameter of {action}", f"Use {known}")
         if parameter.many:
             values[name] = expanded(value)
         else:
@@ -271,7 +271,7 @@ def _perfect(document: LocatedDocument, raw: Any, at: str) -> tuple[ActionName, 
 
 def _recovers(document: LocatedDocument, raw: Any, at: str) -> RecoveryCheck:
     if not isinstance(raw, dict) or "within" not in raw or len(raw) < 2:
-        document.fail(at, "says not what shall be so by when", "Write `within: 20m` and a check")
+        document.fail(at, "lacks the expected check and its time", "Write `within: 20m` and a check")
     checks = tuple((name, told) for name, told in raw.items() if name != "within")
     return RecoveryCheck(within_ms=duration_ms(raw["within"]), checks=checks)
 

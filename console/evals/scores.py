@@ -330,7 +330,7 @@ def _restarted(engine: Engine, ids: Any) -> str:
     """They run, and not in their first attempt."""
     details = [engine.workload(id_) for id_ in expanded(ids)]
     stuck = [one.id for one in details if one.attempts < 2 or one.state not in GOES_ON]
-    return f"not started anew: {', '.join(stuck)}" if stuck else ""
+    return f"not restarted: {', '.join(stuck)}" if stuck else ""
 
 
 def _costs(engine: Engine, most: int) -> str:
@@ -393,7 +393,7 @@ def score_acts(scene: PlayedIncident, acts: Sequence[Act] | None, why: str = "",
     shown = outcome(scene, acts) if acts else IncidentOutcome(recovered=None if right else base.recovered)
     if shown.refused:
         right = False
-        wrong = f"cannot be done: {shown.refused}"
+        wrong = f"refused: {shown.refused}"
     elif right and shown.missing:
         wrong = f"not over: {'; '.join(shown.missing)}"
     return msgspec.structs.replace(

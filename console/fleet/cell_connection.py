@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from engine.external.mirror_report import MirrorReport
     from engine.model.specs import WorkloadSpec
 
-NOT_ASKED = "it was not asked yet"
+NOT_ASKED = "not asked yet"
 POLL_S = 1.0
 """Longest wait of one look at what has changed."""
 LOOK_EVERY_S = 2.0
@@ -96,8 +96,12 @@ class CellSnapshot(NamedTuple):
         if self.mirror.state == "none":
             return ""
         if self.mirror.state != "following":
-            return f"its Slurm is {self.mirror.state}: {self.mirror.error}" if self.mirror.error else "its Slurm starts"
-        return "" if self.mirror.acts else "it only looks at its Slurm: serve it with --slurm-act"
+            return (
+                f"its Slurm is {self.mirror.state}: {self.mirror.error}"
+                if self.mirror.error
+                else "its Slurm is starting"
+            )
+        return "" if self.mirror.acts else "it is read-only on its Slurm: serve it with --slurm-act"
 
     @property
     def clock(self) -> CellClock:
@@ -158,7 +162,7 @@ class CellLine:
         """Facts for a routing decision. `closed`: why a person has closed the cell; `sent`: resources sent there
         since it was last seen."""
         if closed is not None:
-            return CellFacts(link=self.link, why_not=f"closed by hand{f': {closed}' if closed else ''}")
+            return CellFacts(link=self.link, why_not=f"closed by an operator{f': {closed}' if closed else ''}")
         if self.error or self.seen is None:
             return CellFacts(link=self.link, why_not=f"down: {self.error}")
         if self.seen.shut:
@@ -235,11 +239,11 @@ class CellLine:
         answer = status.answer  # of fewer rehearsals than were asked for, where it took too long
         if not isinstance(answer, Options) or len(answer.trials) != len(specs):
             took = status.state == "running"
-            told = "its twin took too long" if took else "its twin gave no answer"
+            told = "its twin timed out" if took else "its twin did not answer"
             return [CellOffer(silent=told)] * len(specs)
         return [
             _of_all(spec, offer_of(answer, place, run_ms[place], speed)) if answer.trials[place].attempts
-            else CellOffer(silent="its twin took too long")
+            else CellOffer(silent="its twin timed out")
             for place, spec in enumerate(given)
         ]  # fmt: skip
 
@@ -281,7 +285,7 @@ class CellLine:
         # Another scheduler keeps no tags. What may be ours by an earlier try is: given away it might run twice.
         if owner == self._fleet or (again and not owner):
             return SendResult("there")
-        return SendResult("refused", f"another workload is there by the name of {given.id}")
+        return SendResult("refused", f"another workload is named {given.id}")
 
     def standings(self, specs: Sequence[WorkloadSpec]) -> dict[str, RemoteWorkload]:
         """State of workloads in the cell by id, of those that exist there. Raises MusterError."""
@@ -327,7 +331,7 @@ class CellLine:
             except Exception as error:
                 # A fault of ours must not leave the cell as it was last seen for good: it counts as down, and says why.
                 traceback.print_exc()
-                self._lost(f"a defect of Muster's: {type(error).__name__}: {error}")
+                self._lost(f"internal error of Muster: {type(error).__name__}: {error}")
 
     def _lost(self, why: str) -> None:
         """Report the loss, and wait before the next try."""

@@ -115,7 +115,7 @@ def _tenant(
 
 MAX_SHOWN = 100
 """Waiting submissions, and events, of one view."""
-GONE = "not there any more"
+GONE = "gone"
 """State of work that a cell has acknowledged and does not know: its journal is another, or was put back."""
 UNSEEN = ("", ASKED, DOUBT)
 """States of work that a cell has acknowledged and does not show yet."""
@@ -190,10 +190,10 @@ class Fleet:
         why = [barred(terms, line.facts(None, {})) for line in self.lines.values()]
         if all(for_good for _, for_good in why):
             told = "; ".join(f"{name}: {text}" for name, (text, _) in zip(self.lines, why, strict=True))
-            raise SpecError(where, f"no cell may take it ({told})", "Change its residency, data or cells")
+            raise SpecError(where, f"no cell accepts it ({told})", "Change its residency, data or cells")
         too_much = over_quota(terms, {})
         if too_much:
-            raise SpecError(where, f"is more than its tenant may ever have: {too_much}", "Ask for less at once")
+            raise SpecError(where, f"is more than its tenant's limit: {too_much}", "Ask for less at once")
 
     def withdraw(self, ids: Sequence[str], by: str) -> tuple[str, ...]:
         """Take back submissions that wait in the fleet. Raises RefusedError, with nothing done, when one of them is
@@ -216,7 +216,7 @@ class Fleet:
         """Stop or resume sending to a cell. Its work goes on."""
         with self.moved:
             if cell not in self.lines:
-                raise NotFoundError(f"there is no cell '{cell[:60]}'", f"There are: {', '.join(self.lines)}")
+                raise NotFoundError(f"there is no cell '{cell[:60]}'", f"Cells: {', '.join(self.lines)}")
             detail = f"{by}: {reason}" if reason else by
             told = event("closed" if closed else "opened", cell, detail)
             self.journal.set_closed(cell, reason if closed else None, told)
@@ -267,7 +267,7 @@ class Fleet:
         found = self.open.get(submission_id) or self.journal.found([submission_id]).get(submission_id)
         if found is None:
             raise NotFoundError(
-                f"the fleet has no '{submission_id[:80]}'", "It may have been submitted to a cell itself"
+                f"the fleet has no '{submission_id[:80]}'", "It may have been submitted directly to a cell"
             )
         return found
 
@@ -404,7 +404,7 @@ class Fleet:
                     continue
                 if found is not None and found.sent_back:
                     self.sent_back[name, cell] = found.sent_back
-                    changed.append(_back(now, f"{cell} took it, and its Slurm did not: {found.sent_back}"))
+                    changed.append(_back(now, f"{cell} accepted it, but its Slurm did not: {found.sent_back}"))
                     told.append(event("refused", name, f"by the Slurm of {cell}: {found.sent_back}"))
                     continue
                 after = _standing(now, found, before.cell_state)

@@ -97,7 +97,7 @@ class FleetJournal:
     def _begun(self, connection: Connection) -> str:
         """Name by which cells tell this fleet's work from that of others."""
         if isinstance(self.place, Schema) and connection.execute(select(_HEAD.c.format)).scalar() != OF_A_FLEET:
-            raise JournalError(f"{self.place} is the journal of a cell, not of a fleet", "Name another schema")
+            raise JournalError(f"{self.place} is the journal of a cell, not of a fleet", "Use another schema")
         create_some(connection, _OWN)
         rows: dict[str, str] = _pairs(connection, select(_ABOUT.c.key, _ABOUT.c.value))
         if not rows:
@@ -105,7 +105,7 @@ class FleetJournal:
             connection.execute(insert(_ABOUT), [{"key": key, "value": value} for key, value in rows.items()])
         if rows.get("format") != str(FORMAT):
             raise JournalError(
-                f"the fleet's journal {self.place} has another format than {FORMAT}, which this Muster reads",
+                f"the fleet's journal {self.place} has a format other than {FORMAT}, the one this Muster reads",
                 "Use the version of Muster that wrote it",
             )
         return rows["uid"]
@@ -205,7 +205,7 @@ class FleetJournal:
             return self._decoder.decode(body)
         except msgspec.MsgspecError as error:
             raise JournalCorrupt(
-                f"the fleet's journal {self.place} has a submission that cannot be read ({error})",
+                f"the fleet's journal {self.place} has an unreadable submission ({error})",
                 "Nothing was changed. Restore it from a backup",
             ) from None
 
@@ -218,7 +218,7 @@ class FleetJournal:
 def copy(source: FleetJournal, target: FleetJournal) -> dict[str, int]:
     """Copy a fleet's journal into a new one, as a whole or not at all. Table -> rows."""
     if target.last_seq() or target.events(1):
-        raise JournalError(f"{target.place} remembers a fleet already", "Name another file or another schema")
+        raise JournalError(f"{target.place} already holds a fleet", "Use another file or another schema")
     found = {}
     with source._reading() as reading:
         for table in _OWN:

@@ -250,7 +250,7 @@ class FleetClient(FleetQuestions):
     def _ask(self, method: str, path: str, kind: type[T], **request: Any) -> T:
         try:
             if not self._where.exists():
-                raise httpx.ConnectError("there is no such socket")
+                raise httpx.ConnectError("no such socket")
             answer = self._http.request(method, path, **request)
         except (httpx.ConnectError, httpx.ConnectTimeout):
             raise NotSentError(
@@ -259,7 +259,7 @@ class FleetClient(FleetQuestions):
         except (httpx.TransportError, RuntimeError):
             raise UnreachableError(
                 f"the fleet at {self._where} did not answer",
-                "See `muster fleet status`; the same submission again is safe",
+                "See `muster fleet status`; repeating the same submission is safe",
             ) from None
         try:
             if answer.status_code == 200:

@@ -272,7 +272,7 @@ class Router:
             if found.never:
                 told = "; ".join(f"{row.cell}: {row.why_not}" for row in found.rows)
                 where = f"workloads[{i}]" if len(workloads) > 1 else "workload"
-                raise SpecError(where, f"no cell may take it ({told})", "Nothing was submitted")
+                raise SpecError(where, f"no cell accepts it ({told})", "Nothing was submitted")
 
     def previews(self, specs: Sequence[WorkloadSpec], cells: tuple[str, ...], by: str) -> list[RoutingDecision]:
         """Decision for each workload as if it were alone. Raises SpecError."""
@@ -319,7 +319,7 @@ class Router:
             except Exception as error:
                 # A fault of ours must not end routing for good, and not in silence.
                 traceback.print_exc()
-                self._fleet.fault = f"routing met a defect of Muster's: {type(error).__name__}: {error}"
+                self._fleet.fault = f"internal error of Muster in routing: {type(error).__name__}: {error}"
                 self._wake.wait(RETRY_S)
             else:
                 self._fleet.fault = ""
@@ -554,7 +554,7 @@ class Router:
             elif sent.outcome == "unknown" or (sent.outcome == "not_sent" and each.id in self._retry_at):
                 # An earlier try may have brought it there: it stays that cell's until the cell answers.
                 self._retry_at.setdefault(each.id, 0.0)
-                why = f"sent to {each.cell}, which has not said whether it has it: {sent.text}"
+                why = f"sent to {each.cell}, which has not confirmed it: {sent.text}"
                 line = fleet.lines[each.cell]
                 sent_ms, sent_pid = (at_ms, line.pid) if sent.outcome == "unknown" else (now.sent_ms, now.sent_pid)
                 after = msgspec.structs.replace(now, why=why, sent_ms=sent_ms, sent_pid=sent_pid)
@@ -563,7 +563,7 @@ class Router:
             else:
                 if sent.outcome == "refused":
                     self._refused[each.id, each.cell] = (time.monotonic() + REFUSED_S, sent.text)
-                why = f"{each.cell} did not take it: {sent.text}"
+                why = f"{each.cell} did not accept it: {sent.text}"
                 after = msgspec.structs.replace(now, state="waiting", cell="", sent_ms=0, sent_pid=0, why=why)
                 told = event("refused", each.id, f"by {each.cell}: {sent.text}")
                 self._retry_at.pop(each.id, None)

@@ -90,7 +90,7 @@ class FleetAnswers(FleetQuestions):
     def page(self, states: tuple[State, ...] = (), before: int = 0, limit: int = 100) -> SubmissionsPage:
         for state in states:
             if state not in STATES:
-                raise SpecError("states", f"there is no {state[:40]!a}", f"Use: {', '.join(STATES)}")
+                raise SpecError("states", f"{state[:40]!a} is not a state", f"Use: {', '.join(STATES)}")
         return self._fleet.page(states, before, limit)
 
     def submission(self, submission_id: str) -> FleetSubmission:
@@ -123,7 +123,7 @@ class FleetAnswers(FleetQuestions):
 
     def set_closed(self, cell: str, *, closed: bool, reason: str = "") -> FleetView:
         if self._by not in TRUSTED:
-            raise Forbidden("cells are opened and closed by whoever owns the fleet", "Ask them")
+            raise Forbidden("only the owner of the fleet opens and closes cells", "Ask the owner")
         self._fleet.set_closed(cell, closed, reason, self._by)
         self._router.wake()
         return self._fleet.view()

@@ -26,13 +26,13 @@ def status_lines(view: FleetView) -> list[str]:
     up = sum(cell.state == "up" for cell in view.cells)
     head = f"fleet {printable(view.name)} at {timestamp(view.now_ms)} UTC: {up} of {len(view.cells)} cells up"
     lines = [head, *([f"! {printable(view.error)}"] if view.error else [])]
-    lines += [*([f"kept in {printable(view.kept_in)}"] if view.kept_in else []), "", *cell_lines(view)]
+    lines += [*([f"stored in {printable(view.kept_in)}"] if view.kept_in else []), "", *cell_lines(view)]
     if view.tenants:
         lines += ["", *_tenant_lines(view.tenants)]
-    told = ", ".join(f"{count:,} {state}" for state, count in view.counts.items()) or "nothing was submitted yet"
+    told = ", ".join(f"{count:,} {state}" for state, count in view.counts.items()) or "no submissions yet"
     lines += ["", f"submissions: {told}"]
     for each in view.waiting[:SHOWN_WAITING]:
-        lines.append(f"  {printable(each.id)} waits {duration(view.now_ms - each.submitted_ms)}: {why_of(each)}")
+        lines.append(f"  {printable(each.id)} has waited {duration(view.now_ms - each.submitted_ms)}: {why_of(each)}")
     if len(view.waiting) > SHOWN_WAITING:
         lines.append("  and more: muster fleet jobs --state waiting")
     return lines
@@ -109,7 +109,7 @@ def jobs_lines(items: Sequence[FleetSubmission], now_ms: int) -> list[str]:
 
 
 def why_of(each: FleetSubmission) -> str:
-    return printable(each.why) or ("not looked at yet" if each.state == "waiting" else "")
+    return printable(each.why) or ("not checked yet" if each.state == "waiting" else "")
 
 
 def submission_lines(each: FleetSubmission, now_ms: int) -> list[str]:
@@ -117,7 +117,7 @@ def submission_lines(each: FleetSubmission, now_ms: int) -> list[str]:
     pairs = [
         ("id", printable(each.id)),
         ("state", f"{each.state} for {duration(max(0, now_ms - each.changed_ms))}"),
-        ("cell", f"{printable(each.cell)}: {printable(each.cell_state) or 'not said yet'}" if each.cell else NONE),
+        ("cell", f"{printable(each.cell)}: {printable(each.cell_state) or 'not known yet'}" if each.cell else NONE),
         ("queue", printable(each.spec.queue)),
         ("tenant", printable(each.tenant) or UNNAMED),
         ("asks for", amounts(each.asked)),
@@ -137,7 +137,7 @@ def decision_lines(found: RoutingDecision) -> list[str]:
     return [head, *table(ROW_TITLES, rows, (False, False, True, True, True, True, True, False))]
 
 
-ROW_TITLES = ("", "CELL", "STARTS", "P90", "COST", "IN USE", "WEIGHED", "WHY NOT, OR WHAT IT RESTS ON")
+ROW_TITLES = ("", "CELL", "STARTS", "P90", "COST", "IN USE", "WEIGHED", "WHY NOT, OR BASIS")
 
 
 def row_words(row: CellRow, *, chosen: bool) -> list[str]:
@@ -148,7 +148,7 @@ def row_words(row: CellRow, *, chosen: bool) -> list[str]:
         return [mark, printable(row.cell), NONE, NONE, NONE, used, NONE, printable(row.why_not)]
     cost = NONE if row.cost_microusd is None else money(row.cost_microusd + row.data_microusd)
     few = f"{row.runs} run{'s' if row.runs != 1 else ''}" if 0 < row.runs < MIN_RUNS else ""
-    notes = [row.crowded and "over the mark", few, row.note, row.reason]
+    notes = [row.crowded and "over the limit", few, row.note, row.reason]
     told = "; ".join(printable(note) for note in notes if note)
     starts = (_start(row.start_p50_ms, row), _start(row.start_p90_ms, row) if row.runs >= MIN_RUNS else NONE)
     return [mark, printable(row.cell), *starts, cost, used, money(row.score_microusd), told]
@@ -178,7 +178,7 @@ def pages(view: FleetView, width: int) -> tuple[list[Section], list[Section]]:
     right = [_waiting(view, width), _events(view.recent, width)]
     if view.error:
         lines = tuple(text_line(line, "bad") for line in wrap(printable(view.error), width))
-        left.insert(0, Section("Nothing can be kept", lines))
+        left.insert(0, Section("Nothing can be stored", lines))
     return left, right
 
 
@@ -202,7 +202,7 @@ def _cell(cell: CellView, now_ms: int, width: int) -> list[Line]:
     where = ", ".join(part for part in (cell.region, *cell.residency) if part)
     told = [printable(where)] if where else []
     told += ["Slurm decides"] if cell.decided_by == "slurm" else []
-    told += [f"{cell.running:,} run, {cell.queued:,} queued", f"p95 wait {duration(cell.wait_p95_ms)}"]
+    told += [f"{cell.running:,} running, {cell.queued:,} queued", f"p95 wait {duration(cell.wait_p95_ms)}"]
     told += [f"{cell.fleet_open:,} of the fleet's"] if cell.fleet_open else []
     told += [f"data: {printable(', '.join(cell.datasets))}"] if cell.datasets else []
     told += [f"{money(cell.cost_microusd_hour)}/h"] if cell.cost_microusd_hour else []
@@ -211,7 +211,7 @@ def _cell(cell: CellView, now_ms: int, width: int) -> list[Line]:
         why = f"{cell.state}, seen {seen_words(cell, now_ms)}: {printable(cell.why) or NONE}"
         lines += [Line((("    " + line, tone),)) for line in wrap(why, width - 4)]
     if cell.unsettled:
-        text = f"    {cell.unsettled:,} sent and not acknowledged: nowhere else until it answers"
+        text = f"    {cell.unsettled:,} sent, not acknowledged: not tried elsewhere until it answers"
         lines.append(Line(((cut(text, width), "warn"),)))
     return lines
 
@@ -223,7 +223,7 @@ def _used_permille(cell: CellView) -> int:
 
 def _tenants(tenants: Sequence[TenantView], width: int) -> Section:
     if not tenants:
-        return Section("Tenants", (text_line("no work of any tenant yet", "dim"),))
+        return Section("Tenants", (text_line("no tenant has work yet", "dim"),))
     lines: list[Line] = []
     for each in tenants:
         name = fit(printable(each.name) or UNNAMED, 14)
@@ -234,18 +234,18 @@ def _tenants(tenants: Sequence[TenantView], width: int) -> Section:
             (f" {permille(part):>4}", ""),
             (f"  weight {each.weight}", "dim"),
         )
-        waits = f"  {each.waiting:,} wait" if each.waiting else ""
+        waits = f"  {each.waiting:,} waiting" if each.waiting else ""
         lines.append(Line((*spans, (waits, "warn"))))
         lines += [
             Line((("    " + line, "dim"),)) for line in wrap(f"{amounts(each.held)} of {quota_words(each)}", width - 4)
         ]
-    return Section("Tenants", tuple(lines), "of all cells together")
+    return Section("Tenants", tuple(lines), "over all cells")
 
 
 def _waiting(view: FleetView, width: int) -> Section:
     told = " · ".join(f"{count:,} {state}" for state, count in view.counts.items())
     if not view.waiting:
-        return Section("Waits in the fleet", (text_line("nothing waits for a cell", "dim"),), told)
+        return Section("Waiting in the fleet", (text_line("nothing is waiting for a cell", "dim"),), told)
     lines: list[Line] = []
     for each in view.waiting[:MAX_WAITING]:
         age = duration(max(0, view.now_ms - each.submitted_ms))
@@ -255,7 +255,7 @@ def _waiting(view: FleetView, width: int) -> Section:
     more = view.counts.get("waiting", 0) - MAX_WAITING
     if more > 0:
         lines.append(text_line(f"and {more:,} more", "dim"))
-    return Section("Waits in the fleet, in turn", tuple(lines), told)
+    return Section("Waiting in the fleet, in order", tuple(lines), told)
 
 
 def _events(events: Sequence[FleetEvent], width: int) -> Section:
@@ -284,7 +284,7 @@ def submission_pages(each: FleetSubmission, now_ms: int, width: int) -> tuple[li
     since = duration(max(0, now_ms - each.changed_ms))
     lines = [
         Line(((f"{glyph} {each.state}", tone), (f" for {since}", "dim"))),
-        fact("cell", f"{each.cell}: {each.cell_state or 'has not said yet'}" if each.cell else NONE),
+        fact("cell", f"{each.cell}: {each.cell_state or 'not known yet'}" if each.cell else NONE),
         fact("queue", each.spec.queue),
         fact("tenant", each.tenant or UNNAMED),
         fact("asks for", amounts(each.asked)),
@@ -305,7 +305,7 @@ def _decision(found: RoutingDecision, width: int) -> Section:
     for row in found.rows:
         lines += _row(row, row.cell == found.cell, width)
     rows = len(found.rows)
-    return Section("What each cell had to offer", tuple(lines), f"{rows} {plural('cell', rows)}, the best first")
+    return Section("Offers of the cells", tuple(lines), f"{rows} {plural('cell', rows)}, best first")
 
 
 def _row(row: CellRow, chosen: bool, width: int) -> list[Line]:
@@ -322,7 +322,7 @@ def _row(row: CellRow, chosen: bool, width: int) -> list[Line]:
     ]
     if not row.why_not:
         late = "" if p90 == NONE else f" (p90 {p90})"
-        text = f"starts {start}{late}, costs {cost}, weighed {weighed}"
+        text = f"starts {start}{late}, costs {cost}, total {weighed}"
         lines += [Line((("    " + line, ""),)) for line in wrap(text, width - 4)]
     return [*lines, *(Line((("    " + line, "warn" if row.why_not else "dim"),)) for line in wrap(told, width - 4))]
 

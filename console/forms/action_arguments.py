@@ -185,7 +185,7 @@ def _weights(words: Sequence[str], label: str, now: Now) -> dict[str, int]:
     for word in words:
         score, equals, weight = word.partition("=")
         if not equals or not weight.isdecimal():
-            raise SpecError(label, f"{shown(word)} is not SCORE=WEIGHT", "Write for example pack=100 price=50")
+            raise SpecError(label, f"{shown(word)} is not SCORE=WEIGHT", "Write it like pack=100 price=50")
         found[score] = int(weight)
     return found
 
@@ -198,7 +198,7 @@ def _schedule(words: Sequence[str], label: str, now: Now) -> tuple[tuple[int, in
     for word in () if list(words) == [NOTHING] else words:
         at, equals, nodes = word.partition("=")
         if not equals or not nodes.isdecimal():
-            raise SpecError(label, f"{shown(word)} is not TIME=NODES", "Write for example +2h=40, or none")
+            raise SpecError(label, f"{shown(word)} is not TIME=NODES", "Write it like +2h=40, or none")
         found.append((_moment(at, label, now), int(nodes)))
     return tuple(found)
 

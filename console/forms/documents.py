@@ -73,7 +73,7 @@ def _text(path: str, name: str) -> str:
     try:
         raw = sys.stdin.buffer.read(MAX_FILE_BYTES + 1) if path == "-" else _file_bytes(Path(path))
         if len(raw) > MAX_FILE_BYTES:
-            raise SpecError(name, f"is larger than {MAX_FILE_BYTES // 2**20} MiB", "Split it")
+            raise SpecError(name, f"is larger than {MAX_FILE_BYTES // 2**20} MiB", "Split it into smaller files")
         return raw.decode("utf-8-sig")
     except OSError as error:
         raise SpecError(name, f"cannot be read ({error.strerror})", "Check the path and its permissions") from None
@@ -98,7 +98,7 @@ def _json(text: str, name: str) -> tuple[Any, Marks]:
         return json.loads(text, object_pairs_hook=pairs), {}
     except json.JSONDecodeError as error:
         where = f"{name}:{error.lineno}:{error.colno}"
-        raise SpecError(where, f"is not JSON ({error.msg})", "Look at this line and the one before it") from None
+        raise SpecError(where, f"is not JSON ({error.msg})", "Check this line and the one before it") from None
 
 
 def _yaml(text: str, name: str) -> tuple[Any, Marks]:
@@ -110,7 +110,7 @@ def _yaml(text: str, name: str) -> tuple[Any, Marks]:
         for event in events:
             if isinstance(event, yaml.DocumentStartEvent):
                 if documents:
-                    _refuse(event, name, "a second document starts", "Keep one document in a file")
+                    _refuse(event, name, "a second document starts", "Keep one document per file")
                 documents.append(_value(next(events), events, marks, name, 0))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -124,7 +124,7 @@ def _yaml(text: str, name: str) -> tuple[Any, Marks]:
 def _plain_event(event: Any, name: str) -> Any:
     """The event, unless it is an alias, an anchor or a tag: they let a small file mean a huge or foreign one."""
     if isinstance(event, yaml.AliasEvent):
-        _refuse(event, name, f"alias '*{event.anchor}' is not allowed", "Write the value out")
+        _refuse(event, name, f"alias '*{event.anchor}' is not allowed", "Write the value in full")
     if getattr(event, "anchor", None) is not None:
         _refuse(event, name, f"anchor '&{event.anchor}' is not allowed", "Remove it")
     if getattr(event, "tag", None) is not None:

@@ -36,7 +36,7 @@ def clock_of(client: Client) -> Now:
 def moment_ms(value: Any, now: Now) -> int:
     """Unix milliseconds of cell time. Raises ValueError that says what was expected."""
     if not isinstance(value, str):
-        raise ValueError(f"{shown(value)} is not a time; write for example +6h or 2026-03-01T14:30 (UTC)")
+        raise ValueError(f"{shown(value)} is not a time; write it like +6h or 2026-03-01T14:30 (UTC)")
     if value == "now":
         return now()
     if value.startswith("+"):
@@ -152,7 +152,9 @@ def tasks_of(share: Any, count: Any) -> Any:
 
 def _topology(value: Any) -> Any:
     if isinstance(value, str):
-        raise ValueError(f"{shown(value)} is a wish or a must? Write {{required: {value}}} or {{preferred: {value}}}")
+        raise ValueError(
+            f"{shown(value)} : required or preferred? Write {{required: {value}}} or {{preferred: {value}}}"
+        )
     return value
 
 
@@ -218,7 +220,7 @@ def permille(value: Any) -> int:
         if found != int(found):
             raise InvalidOperation
     except (ArithmeticError, ValueError):
-        raise ValueError(f"{shown(value)} is not a part such as 0.8 or 80%, to a tenth of a percent") from None
+        raise ValueError(f"{shown(value)} is not a share such as 0.8 or 80%, to a tenth of a percent") from None
     return int(found)
 
 
@@ -236,7 +238,7 @@ def _run(value: Any) -> Any:
     """`[python3, train.py]` is a command alone, besides raw runs and their human forms. A text would need a shell to
     take it apart."""
     if isinstance(value, str):
-        raise ValueError(f"{shown(value)} is a text; write a list: [python3, train.py], or [bash, -c, {shown(value)}]")
+        raise ValueError(f"{shown(value)} is text; write a list: [python3, train.py], or [bash, -c, {shown(value)}]")
     return {"argv": value} if isinstance(value, list) else value
 
 
@@ -249,9 +251,7 @@ def _boot(value: object) -> list[int]:
     """`[90s, 3m]`: median and 95th percentile; one time is both."""
     times = value if isinstance(value, list) else [value]
     if len(times) not in (1, 2):
-        raise ValueError(
-            f"{shown(value)} is not a time such as 90s, or two: [90s, 3m], the median and what 95% keep to"
-        )
+        raise ValueError(f"{shown(value)} is not a time such as 90s, or two times such as [90s, 3m]: median and p95")
     return [duration_ms(times[0]), duration_ms(times[-1])]
 
 
@@ -478,7 +478,7 @@ def _known_fields(word: str, kind: msgspec.inspect.StructType) -> str:
     near = nearest(word, [*known, *raw])
     if near:
         return f"Did you mean '{near}'?"
-    return f"Known are: {', '.join(known)}"
+    return f"Known: {', '.join(known)}"
 
 
 def _type_at(kind: msgspec.inspect.Type, path: str) -> msgspec.inspect.Type | None:

@@ -33,7 +33,7 @@ PAGE_COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("at", "TIME", "time", "When it happened"),
         Column("what", "EVENT", "text", "What happened: submitted, placed, running, finished, down, …"),
         Column("subject", "SUBJECT", "text", "Id of the workload, node, queue or pool it happened to"),
-        Column("detail", "DETAIL", "text", "What else is said of it"),
+        Column("detail", "DETAIL", "text", "Details"),
         Column("age", "AGE", "duration", "How long ago; since:10m is age<=10m"),
     ),
     "proposals": (
@@ -223,7 +223,7 @@ def parse_sort(kind: Listed, text: str, at: int = 0) -> tuple[str, ...]:
         name, colon, order = part.removeprefix("-").partition(":")
         if colon and order not in ("asc", "desc"):
             begins = start + len(part) - len(order)
-            problem = f"'{printable(order)[:40]}' is no order"
+            problem = f"'{printable(order)[:40]}' is not a sort order"
             raise FilterError(begins, start + len(part), problem, "Write asc or desc after the colon")
         column = _known_column(kind, name, start + part.startswith("-"), "to sort by")
         if column not in [each.removeprefix("-") for each in found]:
@@ -240,7 +240,7 @@ def _listed(text: str, at: int) -> list[tuple[str, int]]:
     """Parts between commas, with the start of each. Raises FilterError when there is none."""
     found = [(match[0], at + match.start()) for match in re.finditer("[^,]+", text)]
     if not found:
-        raise FilterError(at, at + 1, "names of columns are missing", "For example queue,-wait")
+        raise FilterError(at, at + 1, "column names are missing", "For example queue,-wait")
     return found
 
 
@@ -356,7 +356,7 @@ def _word(token: Token) -> Term:
     bang = token.text.startswith("!")
     word = token.text[bang:].replace('"', "")
     if not word:
-        raise FilterError(token.start, token.end, "there is nothing to look for", "Write a word or column:value")
+        raise FilterError(token.start, token.end, "empty search", "Write a word or column:value")
     return Term(ANYWHERE, "!~" if bang else "~", word)
 
 
@@ -367,7 +367,7 @@ def _parts(raw: str) -> list[str]:
 
 def _text_values(kind: Listed, column: Column, op: Op, value: str, at: int, token: Token) -> tuple[str, ...]:
     if op not in ("=", "!=", "~", "!~"):
-        raise FilterError(token.start, token.end, f"{column.name} is text and has no order", "Use : or ~ with it")
+        raise FilterError(token.start, token.end, f"{column.name} is text: < and > do not apply", "Use : or ~ with it")
     known = VALUES.get((kind, column.name), ())
     if op in ("~", "!~") or "*" in value or not known:
         return (value,)
@@ -383,7 +383,7 @@ def _text_values(kind: Listed, column: Column, op: Op, value: str, at: int, toke
 
 def _number_op(op: Op, sign: str, at: int) -> Op:
     if op in ("~", "!~"):
-        raise FilterError(at - len(sign), at, "a number cannot contain something", "Use = < <= > or >= with it")
+        raise FilterError(at - len(sign), at, "a number has no substrings", "Use = < <= > or >= with it")
     return op
 
 

@@ -38,17 +38,17 @@ def proposal_verbs(proposal: ShellParser) -> None:
     proposal.add("new", "put an action, or a plan of several, to the vote; nothing is done", f"{of}:propose", _new)
     proposal.add("show", "all of a proposal that a voter must see", f"{of}:show", _proposal)
     for verb, text, fill in (
-        ("approve", "vote yes to exactly the plan shown; the last yes needed carries it out", _approve),
+        ("approve", "vote yes to exactly the plan shown; the last one needed executes it", _approve),
         ("reject", "vote no: that ends it", _must_say_why),
         ("abstain", "say that you looked and do not vote", _abstain),
         ("execute", "carry out what is approved, or go on with what was interrupted", _proposal),
         ("pause", "have no further step done", _may_say_why),
         ("resume", "go on with a paused proposal", _resume),
-        ("confirm", "say go to a step that waits for it", _confirm),
+        ("confirm", "confirm a step that waits for it", _confirm),
         ("rollback", "show what taking it back does now, ask, and do that", _rollback),
         ("withdraw", "take a proposal back before anything of it is done", _may_say_why),
-        ("revise", "put another plan, or the same for the cell as it is now, under the same id", _revise),
-        ("break-glass", "carry it out without the votes of others; somebody must review that", _break_glass),
+        ("revise", "replace the plan, or refresh it for the current state, under the same id", _revise),
+        ("break-glass", "execute it without the votes of others; somebody must review that", _break_glass),
     ):
         proposal.add(verb, text, f"{of}:{verb.replace('-', '_')}", fill)
     proposal.add("reviews", "what waits for a person to look at it", f"{of}:reviews", reached)
@@ -70,7 +70,7 @@ def _new(new: ShellParser) -> None:
     new.set_defaults(action=None)
     new.add_argument("-f", "--file", metavar="PLAN", help="YAML with several steps instead; - for standard input")
     new.add_argument(
-        "--again", metavar="PROPOSAL", type=proposal_id, help="what that one was, for the cell as it is now"
+        "--again", metavar="PROPOSAL", type=proposal_id, help="the same as that one, for the current state"
     )
     _asking(new)
     for action in CATALOG.values():
@@ -185,7 +185,7 @@ def policy_verbs(policy: ShellParser) -> None:
     policy.add("show", "the policy in force, and those that wait for votes", f"{of}:show", _show_policy)
     policy.add("check", "whether a file may be a policy, and what it would change", f"{of}:check", _policy_file)
     policy.add("propose", "put the policy of a file to the vote", f"{of}:propose", _policy_file)
-    policy.add("use", "put a built-in policy to the vote, for the people there are", f"{of}:use", _use)
+    policy.add("use", "propose a built-in policy for the current people", f"{of}:use", _use)
     policy.add("approve", "vote for a new policy, after seeing what it changes", f"{of}:approve", _approve_policy)
     policy.add("reject", "vote against a new policy: one no ends it", f"{of}:reject", _reject_policy)
     policy.add("whoami", "as whom the engine knows you", f"{of}:whoami", reached)
@@ -228,8 +228,8 @@ def _reject_policy(voted: argparse.ArgumentParser) -> None:
 def _operator(people: ShellParser) -> None:
     of = "console.commands.policy"
     people.add("list", "who they are and what they may do", f"{of}:operators", reached)
-    people.add("add", "put a policy to the vote that names one more", f"{of}:add_operator", _add_operator)
-    people.add("remove", "put one to the vote without somebody", f"{of}:remove_operator", _person)
+    people.add("add", "propose a policy with one more person", f"{of}:add_operator", _add_operator)
+    people.add("remove", "propose a policy without somebody", f"{of}:remove_operator", _person)
     people.add("new-key", "make a key to sign with, under a passphrase", f"{of}:new_key", _new_key)
     people.add("keys", "the keys that could sign here", f"{of}:keys", reached)
 

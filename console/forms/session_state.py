@@ -87,7 +87,7 @@ class SessionState:
                     self._replace(self._file, self._known)
             except OSError as error:
                 value = self._changed(key, change)
-                self._report(f"{self._file} cannot be written ({error.strerror}): choices are kept until the end")
+                self._report(f"{self._file} cannot be written ({error.strerror}): choices last for this session only")
             return value
 
     def _changed(self, key: str, change: Callable[[Json], Json]) -> Json:
@@ -161,7 +161,7 @@ class SessionState:
                 os.pwrite(descriptor, text.ljust(os.fstat(descriptor).st_size), 0)
                 os.ftruncate(descriptor, len(text))
             except OSError as error:
-                self._report(f"{self._folder} cannot be written ({error.strerror}): a lost console begins anew")
+                self._report(f"{self._folder} cannot be written ({error.strerror}): a lost console cannot be restored")
 
     def _new_place(self) -> tuple[int, Path]:
         assert self._folder is not None
@@ -209,7 +209,7 @@ class SessionState:
                 raise ValueError(f"it has more than {MAX_BYTES} bytes")
             found = json.loads(path.read_text(encoding="utf-8"))
             if not isinstance(found, dict):
-                raise ValueError("it holds no choices")
+                raise ValueError("it has no choices")
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -225,14 +225,14 @@ class SessionState:
         try:
             path.replace(aside)
         except OSError:
-            self._report(f"{path} cannot be understood ({why})")
+            self._report(f"{path} cannot be read ({why})")
         else:
-            self._report(f"{path} cannot be understood ({why}): it lies beside as {aside.name}, and begins anew")
+            self._report(f"{path} cannot be read ({why}): moved to {aside.name}, starting fresh")
 
     def _replace(self, path: Path, value: Json) -> None:
         text = json.dumps(value, indent=1)
         if len(text) > MAX_BYTES:
-            raise OSError(0, "too much to keep")
+            raise OSError(0, "too large to save")
         temporary = path.with_suffix(f".{os.getpid()}.new")
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             file.write(text)

@@ -158,7 +158,7 @@ def refuse_secret(name: str, value: Any) -> None:
     texts = value if isinstance(value, tuple) else (value,)
     if any(isinstance(text, str) and is_secret(text) for text in texts):
         raise SpecError(
-            name, "the value holds a secret, and settings are no place for one",
+            name, "the value contains a secret; settings must not hold secrets",
             f"Keep it in a file that only you can read (model_key_file, key), or in {settings.MODEL_KEY}",
         )  # fmt: skip
 
@@ -185,7 +185,9 @@ def write(path: Path, key: str, value: Value | None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(path, before, after)
     except OSError as error:
-        raise RefusedError(f"{path} cannot be written ({error.strerror})", "Check its folder's rights") from None
+        raise RefusedError(
+            f"{path} cannot be written ({error.strerror})", "Check the permissions of its folder"
+        ) from None
 
 
 def changed(text: str, key: str, value: Value | None, where: str) -> str:
@@ -203,7 +205,7 @@ def changed(text: str, key: str, value: Value | None, where: str) -> str:
         made = _with(lines, span, f"{key} = {literal(value)}")
     after = "".join(made)
     if (key in table and span is None) or _parsed(after, where) != wanted:
-        raise RefusedError(f"'{key}' cannot be changed in {where} without touching more", "Change it with an editor")
+        raise RefusedError(f"'{key}' cannot be changed in {where} without other changes", "Change it in an editor")
     return after
 
 
@@ -280,7 +282,7 @@ def _parsed(text: str, where: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise SpecError(where, f"is not TOML: {error}", "Mend the line with an editor") from None
+        raise SpecError(where, f"is not TOML: {error}", "Fix the line in an editor") from None
 
 
 def _read(path: Path) -> str:
@@ -307,7 +309,7 @@ def _replace(path: Path, before: str, after: str) -> None:
             os.chown(name, old.st_uid, old.st_gid)  # replacing it must not take it from its owner
         os.chmod(name, mode)
         if _read(path) != before:
-            raise RefusedError(f"{path} was changed by somebody else meanwhile", "Look at it again")
+            raise RefusedError(f"{path} was changed by somebody else in the meantime", "Reload and try again")
         os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)

@@ -428,7 +428,7 @@ def read_file(path: Path) -> tuple[dict[str, Any], str]:
     except FileNotFoundError:
         return {}, ""
     except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(str(path), f"cannot be read ({_short(error)})", "Mend or remove the file") from None
+        raise SpecError(str(path), f"cannot be read ({_short(error)})", "Fix or remove the file") from None
     import tomllib
 
     try:
@@ -436,7 +436,7 @@ def read_file(path: Path) -> tuple[dict[str, Any], str]:
     except tomllib.TOMLDecodeError as error:
         line = re.search(r"at line (\d+)", str(error))
         last = len(text.splitlines())
-        raise SpecError(f"{path}:{line[1] if line else last}", f"is not TOML: {error}", "Mend the line") from None
+        raise SpecError(f"{path}:{line[1] if line else last}", f"is not TOML: {error}", "Fix the line") from None
 
 
 def _scalars(path: Path, table: Mapping[str, Any], text: str) -> dict[str, Any]:
@@ -511,7 +511,7 @@ def _of_type(key: str, value: Any, types: Mapping[str, type], where: str) -> Any
             float: "a number",
             int: "a whole number",
             str: "text",
-            tuple: "a list of texts",
+            tuple: "a list of strings",
         }[kind]
         raise SpecError(where, f"'{key}' is {value!r}", f"Give {wanted}")
     return value

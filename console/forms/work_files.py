@@ -69,12 +69,12 @@ def workloads_of(document: LocatedDocument, now: Now) -> tuple[WorkloadSpec, ...
     top, prefix = document.value, ""
     if isinstance(top, dict) and "workloads" in top:
         for key in top.keys() - {"workloads"}:
-            document.fail(key, f"unknown key '{key}' beside 'workloads'", "Put it inside a workload")
+            document.fail(key, f"unknown key '{key}' next to 'workloads'", "Move it into a workload")
         top, prefix = top["workloads"], "workloads"
     if isinstance(top, dict):
         return (_workload(document, top, prefix, now),)
     if not isinstance(top, list) or not top:
-        document.fail(prefix, "holds no workload", f"Write for example:\n{WORKLOAD_EXAMPLE}")
+        document.fail(prefix, "holds no workload", f"Write it like:\n{WORKLOAD_EXAMPLE}")
     return tuple(_workload(document, item, f"{prefix}[{i}]", now) for i, item in enumerate(top))
 
 
@@ -131,7 +131,7 @@ def _autoscaling(document: LocatedDocument, raw: Any) -> Any:
     name = given.pop("preset")
     if not isinstance(name, str) or name not in PRESETS:
         where = _join(path, "preset") if isinstance(raw, dict) else path
-        document.fail(where, f"{shown(name)} is no preset", f"Use one of: {', '.join(PRESETS)}")
+        document.fail(where, f"{shown(name)} is not a preset", f"Use one of: {', '.join(PRESETS)}")
     return msgspec.to_builtins(PRESETS[name]) | _renamed(document, given, AUTOSCALING_FORMS, path)
 
 
@@ -141,14 +141,14 @@ def _priced(document: LocatedDocument, cell: CellSpec, prices: str | None) -> Ce
     is free by omission. Raises SpecError."""
     beside = document.value.get("prices")
     if beside is not None and not isinstance(beside, str):
-        document.fail("prices", f"{shown(beside)} is not a path", "Name a CSV file of prices")
+        document.fail("prices", f"{shown(beside)} is not a path", "Give a CSV file of prices")
     if prices is None and beside is None:
         for i, pool in enumerate(document.value.get("pools") or ()):
             if cell.pools[i].machine_type and not pool.keys() & {"price_usd_hour", "price_microusd_hour"}:
                 document.fail(
                     f"pools[{i}].machine_type",
                     "has no price",
-                    "Name a list of prices, `prices: FILE` or --prices FILE, or give the pool a price_usd_hour",
+                    "Give a price list, `prices: FILE` or --prices FILE, or give the pool a price_usd_hour",
                 )
         return cell
     from engine.model.price_catalogue import priced_cell, read_catalogue
@@ -221,7 +221,7 @@ def _as_written(document: LocatedDocument, path: str) -> str:
 
 def _workload(document: LocatedDocument, raw: Any, path: str, now: Now) -> WorkloadSpec:
     if not isinstance(raw, dict):
-        document.fail(path, "is not a workload", f"Write for example:\n{WORKLOAD_EXAMPLE}")
+        document.fail(path, "is not a workload", f"Write it like:\n{WORKLOAD_EXAMPLE}")
     values = _renamed(document, raw, workload_forms(now), path)
     if isinstance(values.get("service"), dict):
         values["service"] = _renamed(document, values["service"], SERVICE_FORMS, _join(path, "service"))
@@ -277,7 +277,7 @@ def _pool(document: LocatedDocument, raw: dict[str, Any], path: str) -> dict[str
         document.fail(
             f"{path}.gpu_model",
             f"GPU model {shown(model)} is not known{did_you_mean(model, MEMORY_MIB)}",
-            "Name one that is, or say what memory such a device has, as in gpu_memory: 80GiB",
+            "Use a known model, or give the device memory, as in gpu_memory: 80GiB",
         )
     return values
 
@@ -298,14 +298,14 @@ def _pool_nodes(document: LocatedDocument, pool: dict[str, Any], path: str) -> I
             document.fail(
                 f"{path}.{level}",
                 f"{shown(each)} is not a number of nodes",
-                f"Give how many a {level} has, or its name",
+                f"Give the number for each {level}, or its name",
             )
     counted = [(level, each) for level, each in places.items() if type(each) is int and each]
     for (wider, many), (level, each) in pairwise(counted):
         if many % each:
             document.fail(
                 f"{path}.{level}",
-                f"a {wider} of {many} nodes does not consist of {level}s of {each}",
+                f"a {wider} of {many} nodes cannot be divided into {level}s of {each}",
                 f"A {level} is in one {wider}: give a number that divides {many}",
             )
     for n in range(count):
@@ -350,7 +350,7 @@ def _renamed(document: LocatedDocument, raw: dict[str, Any], forms: Forms, path:
     for key, value in raw.items():
         name, convert = forms.get(key, (key, None))
         if name in values or (name != key and name in raw):
-            document.fail(_join(path, key), f"'{key}' and '{name}' say the same thing", "Keep one of them")
+            document.fail(_join(path, key), f"'{key}' and '{name}' mean the same", "Keep one of them")
         try:
             values[name] = convert(value) if convert else value
         except ValueError as error:
@@ -367,7 +367,7 @@ def _convert(document: LocatedDocument, values: Any, kind: type, path: str) -> A
         remedy = remedy_of(problem, kind, at)
         field = re.fullmatch(r"Object contains unknown field `(.*)`", problem, re.DOTALL)
         if field:
-            at, problem = _join(at, field[1]), "there is no such field"
+            at, problem = _join(at, field[1]), "no such field"
         document.fail(_as_written(document, (path + at).lstrip(".")), problem, remedy)
 
 

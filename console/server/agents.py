@@ -117,13 +117,13 @@ class AgentRoutes:
 
     def operations(self) -> tuple[Operation, ...]:
         return (
-            Operation("POST", "/v1/agents/register", "Agents call from these nodes from now on", handler=self.register,
+            Operation("POST", "/v1/agents/register", "Agents now report from these nodes", handler=self.register,
                       takes=RegisterBody, gives=RegisterAnswer, changes=True),
-            Operation("POST", "/v1/agents/leave", "Their agents were taken away on purpose", handler=self.leave,
+            Operation("POST", "/v1/agents/leave", "Their agents were removed on purpose", handler=self.leave,
                       takes=RegisterBody, gives=LeaveAnswer, changes=True),
-            Operation("POST", "/v1/agents/heartbeats", "Nodes that are alive, many at once", handler=self.heartbeats,
+            Operation("POST", "/v1/agents/heartbeats", "Heartbeats of many nodes", handler=self.heartbeats,
                       takes=BeatBody, gives=BeatAnswer, changes=True),
-            Operation("POST", "/v1/agents/status", "How far tasks are, and what they use", handler=self.status,
+            Operation("POST", "/v1/agents/status", "Progress and usage of tasks", handler=self.status,
                       takes=StatusBody, gives=StatusAnswer, changes=True),
         )  # fmt: skip
 
@@ -212,7 +212,9 @@ def _unpacked(content: bytes, kind: type[Any]) -> Any:
 def _column(packed: bytes, kind: type[Any], name: str) -> Any:
     size = np.dtype(kind).itemsize
     if len(packed) % size:
-        raise SpecError(name, f"is {len(packed)} bytes, no multiple of {size}", "Pack one number after the other")
+        raise SpecError(
+            name, f"is {len(packed)} bytes, not a multiple of {size}", "Pack the numbers one after the other"
+        )
     return np.frombuffer(packed, np.dtype(kind).newbyteorder("<")).astype(np.int64)
 
 

@@ -106,7 +106,7 @@ class TokenRoutes:
         forbid_if_read_only(self._of_nobody.read_only)
         given = decoded(await body(request, MAX_LOGIN), LOG_IN.takes)
         if self._logins >= MAX_LOGINS:
-            raise Crowded(f"{MAX_LOGINS} logins are under way", "Come again in a few seconds", 3)
+            raise Crowded(f"{MAX_LOGINS} logins are in progress", "Try again in a few seconds", 3)
         self._logins += 1
         try:
             return _unkept(await answer(lambda: self._logged_in(given.id_token)))
@@ -128,15 +128,15 @@ def _unkept(response: Response) -> Response:
 REFERENCES = "#/components/schemas/{name}"
 _WORDS = {
     400: "What was asked for is malformed: the problem names the place",
-    401: "Nobody says who asks, or what they show does not hold",
-    403: "Whoever asks may not, whatever the state",
+    401: "No credentials, or credentials that are not valid",
+    403: "The caller may not do this, whatever the state",
     404: "It names something that does not exist",
     409: "Well-formed, but not possible in the present state",
     413: f"The body is larger than {MAX_BODY_BYTES // 2**20} MiB",
-    429: "Too much at once from one caller: nothing was done",
-    500: "A defect of the service",
+    429: "Too many requests from one caller: nothing was done",
+    500: "Internal error",
     502: "The engine did not answer in time",
-    503: "Too much at once, or the journal cannot be written: nothing was done",
+    503: "Overload, or the journal cannot be written: nothing was done",
 }
 
 
@@ -192,8 +192,8 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
             "title": "Muster",
             "version": SOFTWARE,
             "summary": "The control plane of one cell",
-            "description": "Fields may be added to answers within /v1: take no notice of what you do not know. "
-            "What a request may have in it is checked, and what is not known there is refused.",
+            "description": "Fields may be added to answers within /v1: ignore fields you do not know. "
+            "Requests are checked, and unknown fields are refused.",
         },
         "servers": [{"url": "/"}],
         "paths": paths,
@@ -209,7 +209,7 @@ def _other(kind: Any) -> dict[str, Any]:
     raise NotImplementedError
 
 
-_SHOWN = {VERSION: {"description": "State version that it shows, at least", "schema": {"type": "integer"}}}
+_SHOWN = {VERSION: {"description": "Lowest state version it shows", "schema": {"type": "integer"}}}
 _SCHEMES = {
     "token": {"type": "http", "scheme": "bearer", "description": "A token made with `muster token create`"},
     "certificate": {"type": "mutualTLS", "description": "Where the service was started with --tls-client-ca"},
@@ -273,7 +273,7 @@ def _headers(operation: Operation) -> list[dict[str, Any]]:
         return []
     if operation.changes:
         schema = {"type": "string", "minLength": 1, "maxLength": idempotency.LONGEST_KEY, "pattern": "^[ -~]+$"}
-        says = "A new random text for each change: sent again, the request takes effect once"
+        says = "A new random text for each change: if it is sent again, the request takes effect once"
         return [{"name": idempotency.HEADER, "in": "header", "description": says, "schema": schema}]
     found = []
     if (operation.question is not None and operation.question.copied) or operation.follows:

@@ -146,7 +146,7 @@ class Authentication:
         wait_s = 0.0
         if isinstance(error, AuthRefused) and not account.startswith("unix:"):
             wait_s = self._doors.failed.take(network_of(address))
-        return refusal(too_many(wait_s, f"{error.problem}, and that too often") if wait_s else error)
+        return refusal(too_many(wait_s, f"{error.problem}, too often") if wait_s else error)
 
     async def _named(self, request: Request, receive: Receive, account: str, address: str) -> tuple[Actor, Receive]:
         """The caller of a request, and where its body can be read. Raises AuthRefused, on record; Crowded; and
@@ -158,7 +158,7 @@ class Authentication:
         if request.scope["path"] in LOGIN_PATHS and address:
             wait_s = self._doors.failed.left(network_of(address))
             if wait_s:
-                raise too_many(wait_s, "too much from your address did not hold")
+                raise too_many(wait_s, "too many failed logins from your address")
         actor = self._client.glanced(account)
         if actor is None:
             actor = await run_in_threadpool(self._client.identified, IdentityClaim(account))
@@ -176,7 +176,7 @@ class Authentication:
         if claim.person or claim.signed:
             wait_s = 0.0 if account.startswith("unix:") else self._doors.failed.left(network_of(address))
             if wait_s:  # each that does not hold is put on record
-                raise too_many(wait_s, "too many signatures from your address did not hold")
+                raise too_many(wait_s, "too many bad signatures from your address")
             actor = await run_in_threadpool(self._client.identified, claim)
         if shown is not None:
             session = f"{TOKEN}{shown.id}"
@@ -190,7 +190,7 @@ class Authentication:
         if not given:
             return None
         if len(given) > 1 or given[0][: len(BEARER)].lower() != BEARER or len(given[0]) > MAX_TOKEN:
-            raise Unauthenticated("the header Authorization holds no token", "Send: Authorization: Bearer muster_…")
+            raise Unauthenticated("the Authorization header has no token", "Send: Authorization: Bearer muster_…")
         tokens, text = self._client.tokens_kept, given[0][len(BEARER) :].strip()
         if not tokens.loaded:
             await run_in_threadpool(tokens.load)
@@ -225,11 +225,9 @@ class Authentication:
         if server is None or server[1] not in self._doors.guarded or request.scope["path"] in LOGIN_PATHS:
             return
         if actor.account == TCP:
-            raise Unauthenticated(
-                "nothing says who asks", "Send a token: see `muster token create`, `muster token login`"
-            )
+            raise Unauthenticated("no credentials", "Send a token: see `muster token create`, `muster token login`")
         if actor.subject == actor.account:
-            raise Unauthenticated(f"the policy names nobody whose account is {actor.account!a}", "Ask an admin")
+            raise Unauthenticated(f"the policy has no person with account {actor.account!a}", "Ask an admin")
 
 
 def _check_token(actor: Actor, account: str, path: str) -> None:
@@ -238,13 +236,13 @@ def _check_token(actor: Actor, account: str, path: str) -> None:
         if account.startswith("unix:") or "agent" in (actor.deeds or ()):
             return
         raise AuthRefused(
-            "who reports as a node over TCP must show a token for that",
+            "reporting as a node over TCP needs an agent token",
             "Make one with `muster token create --scope agent --service node-agent NAME`",
         )
     if path == ALERTS and "alert" in (actor.deeds or ()):
         return
     if actor.deeds is not None and "read" not in actor.deeds:
-        raise AuthRefused(f"the token that was shown is not for that ({', '.join(actor.deeds)})", "Use another token")
+        raise AuthRefused(f"this token does not allow it ({', '.join(actor.deeds)})", "Use another token")
 
 
 def _again(content: bytes) -> Receive:

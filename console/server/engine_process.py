@@ -378,7 +378,7 @@ def _begin(engine: Engine, served: ServeOptions) -> None:
 
 def _go_on(engine: Engine, served: ServeOptions) -> None:
     if served.cell is not None and served.feed is None and served.here is None and served.slurm is None:
-        print("the journal has a cell already: the cell file is not read again", file=sys.stderr, flush=True)
+        print("the journal already has a cell: the cell file is ignored", file=sys.stderr, flush=True)
     if served.keep_up:
         # Where work and nodes are real, no other time makes sense.
         follow = served.catch_up or served.here is not None or not engine.decides

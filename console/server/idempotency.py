@@ -114,13 +114,11 @@ def replayed(key: IdempotencyKey, found: tuple[str, bytes]) -> StoredResponse:
     unknown."""
     digest, answer = found
     if digest != key.digest:
-        raise RefusedError(
-            f"the key {key.key[:60]!a} was used for another request", "Use a new key for each thing that is to change"
-        )
+        raise RefusedError(f"the key {key.key[:60]!a} was used for another request", "Use a new key for each change")
     if answer == BEGUN:
         raise RefusedError(
-            "a request with this key was begun, and whether it took effect is not known",
-            "Look at what it was to change; then ask again with a new key, if need be",
+            "a request with this key was started; it may have taken effect",
+            "Check whether the change was made; if not, repeat it with a new key",
         )
     version, _, content = answer.partition(b" ")
     return StoredResponse(content, int(version), again=True)

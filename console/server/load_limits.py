@@ -63,10 +63,10 @@ class TokenBuckets:
         return max(0.0, (1.0 - min(self._burst, held + max(0.0, now - since) * self._per_s)) / self._per_s)
 
 
-def too_many(seconds: float, problem: str = "you ask too often") -> Crowded:
+def too_many(seconds: float, problem: str = "too many requests") -> Crowded:
     """Error that tells a caller to wait that long."""
     retry_s = max(1, math.ceil(seconds))
-    return Crowded(problem, f"Ask again in {retry_s} s", retry_s, by_caller=True)
+    return Crowded(problem, f"Try again in {retry_s} s", retry_s, by_caller=True)
 
 
 def network_of(address: str) -> str:
@@ -347,14 +347,14 @@ class BackPressure:
         if self.inside[kind] >= most:
             self.turned_away[kind, "service"] += 1
             raise Crowded(
-                f"{most} requests of this kind are under way",
-                f"Come again in {OVERLOAD_RETRY_S[kind]} s",
+                f"{most} requests of this kind are in progress",
+                f"Try again in {OVERLOAD_RETRY_S[kind]} s",
                 OVERLOAD_RETRY_S[kind],
             )
         if self._of_one[one] >= max(1, int(most * SHARE_OF_ONE)):
             self.turned_away[kind, "caller"] += 1
             raise Crowded(
-                f"{self._of_one[one]} of your requests are under way", "Wait for answers before you ask for more",
+                f"{self._of_one[one]} of your requests are in progress", "Wait for the answers before sending more",
                 OVERLOAD_RETRY_S[kind], by_caller=True,
             )  # fmt: skip
         self.inside[kind] += 1

@@ -168,9 +168,13 @@ VERSION = "muster-version"
 """Header: up to which state version, at least, an answer shows what happened."""
 _VERSION_NAME = VERSION.encode()
 _NO_HTTP = msgspec.json.encode(
-    {"code": "invalid", "problem": "the request is no HTTP/1.1", "remedy": "Send one request after the other, whole"}
+    {
+        "code": "invalid",
+        "problem": "the request is not HTTP/1.1",
+        "remedy": "Send complete requests, one after the other",
+    }
 )
-DEFECT = MusterError("the engine failed on this request", "Its log has the details; this is a defect of Muster")
+DEFECT = MusterError("the engine failed on this request", "This is a bug in Muster; its log has the details")
 LOG = logging.getLogger("muster.server")
 
 
@@ -215,7 +219,9 @@ async def on_engine(loop: EngineLoop, ask: Callable[[Engine], T]) -> T:
         async with asyncio.timeout(PATIENCE_S):
             return await asyncio.wrap_future(loop.post(ask))
     except TimeoutError:
-        raise UnreachableError(f"the engine did not answer within {PATIENCE_S:g} s", "It may be overloaded") from None
+        raise UnreachableError(
+            f"the engine did not answer within {PATIENCE_S:g} s", "It may be overloaded; try again"
+        ) from None
 
 
 async def body(request: Request, most: int = 0) -> bytes:

@@ -153,8 +153,8 @@ class ReplicaReads:
         copies, engine = self._loop.copies, self._loop.engine
         if wanted > engine.version:
             raise RefusedError(
-                f"this engine is at version {engine.version}, and {wanted} was asked for",
-                "It may have been put back to an earlier state, or a standby took over; look without that wish",
+                f"this engine is at version {engine.version}, but {wanted} was requested",
+                "It may have been restored to an earlier state, or a standby took over; read without this header",
             )
         if copies.beside:
             if copies.shown_version() < wanted:
@@ -197,7 +197,7 @@ class ReplicaReads:
             return
         now = time.monotonic()
         if self._since and now - self._since[0] > MAX_WAIT_S:
-            raise Crowded("more is read than can be told in time", "Come again in a second", OVERLOAD_RETRY_S["read"])
+            raise Crowded("too many reads at once", "Try again in a second", OVERLOAD_RETRY_S["read"])
         self._since.append(now)
         try:
             await self._room.acquire()
@@ -411,7 +411,7 @@ def least_of(request: Request) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise SpecError(AT_LEAST, f"{text[:40]!a} is no state version", f"Send the {VERSION} of an answer")
+        raise SpecError(AT_LEAST, f"{text[:40]!a} is not a state version", f"Send the {VERSION} of an answer")
     return int(text)
 
 

@@ -107,7 +107,7 @@ def end_when_taken(lease: Lease, failed: Callable[[], bool], what: str = "engine
     def watch() -> None:
         lease.taken.wait()
         if not lease.released:
-            _say(f"muster {what} ends: another {what} has taken over, or this one does no more work")
+            _say(f"muster {what} stops: another {what} has taken over, or this one can no longer work")
             os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, name="lease-watch", daemon=True).start()

@@ -106,8 +106,8 @@ class SubmissionBatcher:
         with self._door:
             if self._size and self._size + waiting.size > MAX_WAITING:
                 raise Crowded(
-                    f"{self._size} workloads wait to be taken",
-                    "Come again in a second",
+                    f"{self._size} workloads are waiting to be accepted",
+                    "Try again in a second",
                     OVERLOAD_RETRY_S["change"],
                 )
             self._waiting.append(waiting)

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 ITEMS = Number("items", 1, 0, 1, "1: what happened, one by one; 0: only that something did")
 PACE = Number("pace_s", 0, 0, 10, "With items=0: at least so long between two frames with news, seconds", whole=False)
-SESSION_OF = TextParameter("session", "A console's own, as in /v1/presence: it is told who else is here, and of votes")
+SESSION_OF = TextParameter("session", "A console's own, as in /v1/presence: it gets who else is here, and votes")
 EVERY_S = 0.1
 """Between two frames, at least: what happens meanwhile is told together."""
 TICK_S = 1.0
@@ -371,7 +371,7 @@ class Listings:
         view = parse_view(kind, asked["filter"])
         sort = parse_sort(kind, asked["sort"]) if asked["sort"] else view.sort or ()
         if asked["cursor"] and (sort or asked["offset"]):
-            raise SpecError("cursor", "goes neither with sort nor with offset", "Leave them out")
+            raise SpecError("cursor", "cannot be combined with sort or offset", "Leave them out")
         query = Query(
             kind=kind,
             where=view.terms,
@@ -409,9 +409,9 @@ def row_of(cursor: str, kind: str, filtered: str) -> int:
         if not (row.isdigit() and len(row) < 12):
             raise ValueError
     except (ValueError, binascii.Error):
-        raise SpecError("cursor", f"{cursor[:60]!a} is no cursor", "Send `next` of the page before") from None
+        raise SpecError("cursor", f"{cursor[:60]!a} is not a cursor", "Send `next` of the page before") from None
     if mark != _mark(kind, filtered):
-        raise SpecError("cursor", "is of another list", "Keep filter and kind while you go from page to page")
+        raise SpecError("cursor", "belongs to another list", "Keep filter and kind while you go from page to page")
     return int(row)
 
 

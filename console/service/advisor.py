@@ -294,7 +294,7 @@ class Advisor:
             covered=covered,
             specs=self._loop.call(lambda engine: queue_specs(engine, waiting)),
         )
-        partly = (f"{unseen:,} more cordoned nodes were not looked at",) if unseen else ()
+        partly = (f"{unseen:,} more cordoned nodes were not checked",) if unseen else ()
         suggestions = (*failing, *found.suggestions)
         return Advice(version=found.version, suggestions=suggestions, unknown=(*found.unknown, *partly))
 
@@ -384,8 +384,8 @@ class Quotes:
         if found is None:
             raise SpecError(
                 "hours",
-                "is not given, and too little of such work has finished to know how long it runs",
-                "Say how long it runs, such as --hours 6, or name work like it with --tenant and --name",
+                "is not given, and too few similar jobs have finished to estimate the run time",
+                "Give the run time, such as --hours 6, or name similar jobs with --tenant and --name",
             )
         return RunTime(
             p10_ms=found.p10_ms,
@@ -421,11 +421,11 @@ class Quotes:
         status = self._loop.twins.finish(run_id, wait_s)
         if status.state == "running":
             self._loop.twins.cancel(run_id)
-            raise RefusedError(f"running ahead took more than {wait_s:g} s", "Ask for fewer seeds")
+            raise RefusedError(f"running ahead took more than {wait_s:g} s", "Use fewer seeds")
         if status.error is not None:
             raise of_code(status.error.code, status.error.problem, status.error.remedy)
         if not isinstance(status.answer, Options):
-            raise RefusedError("the run was stopped before it was done", "Ask again")
+            raise RefusedError("the run was stopped before it finished", "Try again")
         return status.answer
 
 
@@ -448,34 +448,32 @@ def _assumptions(request: QuoteRequest, made: QuotePlan, run: RunTime, found: Op
         until = "its end" if found.until == "ended" else "its start"
         full = sum(trial.arrivals for trial in found.trials)
         part = f" ({full} of {len(found.trials)} options)" if 0 < full < len(found.trials) else ""
-        arrivals = f"with arrivals like of late{part}" if full else "without new arrivals"
+        arrivals = f"with recent arrival rates{part}" if full else "without new arrivals"
         texts.append(
             f"starts: the cell as of {timestamp(at_ms)} UTC (v{found.version:,}), run ahead {arrivals} until {until}, "
-            f"each option alone, {_runs(found)}"
+            f"each option by itself, {_runs(found)}"
         )
         if not request.seeds:
             texts.append(
-                f"runs: as many as there was time for, and {MIN_RUNS} make quantiles; --within 20s looks further ahead "
-                "in more of them, --seeds N takes the time it needs and runs on to the end"
+                f"runs: as many as time allowed; quantiles need {MIN_RUNS}. --within 20s does more, further ahead; "
+                "--seeds N runs to the end, however long"
             )
     if made.queue:
-        chosen = ", the largest leaf it fits into; --queue names another" if made.queue_chosen else ""
+        chosen = ", the largest leaf queue it fits into; --queue chooses another" if made.queue_chosen else ""
         texts.append(f"queue: {made.queue}{chosen}")
     if made.candidates:
         texts.append(f"each task: {_task(made.candidates[0])}")
     if run.told:
-        texts.append(f"run time: {duration(run.p50_ms)}, as told")
+        texts.append(f"run time: {duration(run.p50_ms)}, as given")
     else:
-        held = "" if run.p90_coverage_permille is None else f", p90 held for {run.p90_coverage_permille / 10:g}%"
+        held = "" if run.p90_coverage_permille is None else f", p90 correct for {run.p90_coverage_permille / 10:g}%"
         texts.append(
             f"run time: {duration(run.p10_ms)} / {duration(run.p50_ms)} / {duration(run.p90_ms)} from "
             f"{run.samples:,} finished runs of {run.level}{held}"
         )
     if made.candidates:
-        texts.append(f"prices: the pools', as of {timestamp(at_ms)} UTC, unchanged until it ends")
-    texts.append(
-        "cost: rate x time it holds its nodes, as the ledger charges it; nodes that boot or idle are not in it"
-    )
+        texts.append(f"prices: of the pools, as of {timestamp(at_ms)} UTC, unchanged until it ends")
+    texts.append("cost: rate x time on its nodes, as charged; booting or idle nodes are not included")
     return texts
 
 

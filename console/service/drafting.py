@@ -88,20 +88,20 @@ def tidied(ask: DraftAsk) -> tuple[DraftAsk, tuple[str, ...]]:
     notes: list[str] = []
     question = " ".join(_whole(ask.question).split())
     if len(question) > MAX_QUESTION:
-        notes.append(f"the question has {len(question):,} characters; the first {MAX_QUESTION:,} are looked at")
+        notes.append(f"the question has {len(question):,} characters; only the first {MAX_QUESTION:,} are read")
         question = question[:MAX_QUESTION]
     if not question and not ask.finding and ask.task in ("act", "explain", "runbook") and not ask.runbook:
-        notes.append("nothing was asked; the draft is about what stands out in the cell")
+        notes.append("no question given; the draft is about the main findings in the cell")
     excerpts = tuple(
         Excerpt(field=_whole(one.field[:MAX_ID]), text=_whole(one.text)) for one in ask.excerpts[:MAX_EXCERPTS]
     )
     texts = tuple(_whole(one[:MAX_ID]) for one in ask.texts_of[:MAX_TEXTS_OF])
     if len(excerpts) < len(ask.excerpts) or len(texts) < len(ask.texts_of):
         given = len(ask.excerpts) + len(ask.texts_of)
-        notes.append(f"{given} texts were given; the first {MAX_EXCERPTS} of each kind are looked at")
+        notes.append(f"{given} texts were given; only the first {MAX_EXCERPTS} of each kind are read")
     finding = _whole(ask.finding).strip()
     if len(finding) > MAX_ID:
-        notes.append(f"the finding's id has {len(finding):,} characters: no id is that long")
+        notes.append(f"the finding's id has {len(finding):,} characters, more than any id has")
         finding = ""
     since_ms = max(0, ask.since_ms)
     ask = msgspec.structs.replace(
@@ -157,7 +157,7 @@ def finding_about(engine: Engine, wanted: str) -> ReportedFinding:
     for word in ("queue", "pool", "node", "workload"):
         if _is_there(engine, word, wanted):
             return ReportedFinding(
-                id=wanted, kind=f"about_{word}", text=f"{word} {wanted}, as it is now", about=wanted, targets=(wanted,)
+                id=wanted, kind=f"about_{word}", text=f"{word} {wanted}, current state", about=wanted, targets=(wanted,)
             )
     names = [name for word in ("queue", "pool") for name in _names(engine, word)]
     close = _one_off(engine, wanted) or get_close_matches(wanted, names[:MAX_ALIKE], 1)
@@ -302,10 +302,10 @@ class Drafting:
 
     def _noted(self, actor: Actor, ask: DraftAsk, notes: tuple[str, ...], now_ms: int) -> str:
         if self._closed:
-            raise RefusedError("the engine stops", "Ask again when it is back")
+            raise RefusedError("the engine is stopping", "Try again when it is back")
         under_way = sum(not run.over for run in self._runs.values())
         if under_way >= MAX_KEPT:
-            raise RefusedError(f"{under_way} drafts are being made already", "Wait for one of them")
+            raise RefusedError(f"{under_way} drafts are already in progress", "Wait for one of them")
         self._count += 1
         run_id = f"D-{self._count}"
         if ask.model:
@@ -348,7 +348,7 @@ class Drafting:
         theirs = actor.subject == asker.subject or (actor.account == asker.account != TCP)
         why_not = "" if theirs else self._why_not(actor)
         if why_not:
-            raise RefusedError(f"{draft_id} was asked for by {asker.subject}: {why_not}", "Say who you are with --as")
+            raise RefusedError(f"{draft_id} was asked for by {asker.subject}: {why_not}", "Use --as NAME")
         return self._broken_off(draft_id)
 
     def _broken_off(self, draft_id: str) -> DraftRun:
@@ -358,7 +358,7 @@ class Drafting:
                 stop.set()
                 self._note(
                     draft_id, model_state="cancelled", thinking=None, reason="cancelled",
-                    why="it was cancelled; the draft by rule stays",
+                    why="cancelled; the draft by rule stands",
                 )  # fmt: skip
             return self._found(draft_id)
 
@@ -447,7 +447,7 @@ class Drafting:
     def _why_not_asked(self, actor: Actor) -> str:
         """Reason why somebody may not ask a model, which costs money and discloses facts; empty where they may."""
         why_not = self._why_not(actor)
-        return f"you may not have a model asked: {why_not}" if why_not else ""
+        return f"you may not use the model: {why_not}" if why_not else ""
 
     def _why_not(self, actor: Actor) -> str:
         """Reason why somebody may propose nothing; empty where they may."""
@@ -468,12 +468,12 @@ class Drafting:
                 if not finding.kind.startswith("about_"):
                     self._tell(run_id, about=finding.text)
             except NotFoundError as error:
-                notes.append(f"{error.problem}; the draft is made without it")
+                notes.append(f"{error.problem}; drafted without it")
         if ask.runbook:
             try:
                 runbook_text = self._registry.text(ask.runbook)
             except NotFoundError as error:
-                notes.append(f"{error.problem}; a new one is drafted")
+                notes.append(f"{error.problem}; drafting a new one")
         excerpts = list(ask.excerpts)
         for workload_id in ask.texts_of:
             try:
@@ -541,7 +541,7 @@ class Drafting:
         """Put one of the two drafts to the vote: its author is the drafter's service, its requester whoever asks.
         Repeating the call returns the same proposal while it is open. Raises NotFoundError, RefusedError, SpecError."""
         if drafter not in AUTHORS:
-            raise SpecError("drafter", f"{str(drafter)[:40]!a} drafts nothing", "Give rule or model")
+            raise SpecError("drafter", f"{str(drafter)[:40]!a} is not a drafter", "Give rule or model")
         check_line(reason, "reason", MAX_COMMENT)
         run = self.run(draft_id)
         draft = run.rule if drafter == "rule" else run.model
@@ -646,7 +646,7 @@ class Drafting:
         found = self._runs.get(draft_id)
         if found is None:
             raise NotFoundError(
-                f"there is no draft {ascii(draft_id)[:42]}", "It was forgotten, or the engine restarted; ask again"
+                f"there is no draft {ascii(draft_id)[:42]}", "It was dropped, or the engine restarted; ask again"
             )
         return found
 
@@ -680,10 +680,16 @@ def agreement(run: DraftRun) -> str:
     if run.rule is None or run.model is None or run.ask.task != "act":
         return ""
     if run.rule.undecided:
-        return "the rules ask which symptom is meant"
+        return "the rules need the symptom"
     ours, theirs = _acts(run.rule), _acts(run.model)
     if not ours or not theirs:
-        return "both do nothing" if ours == theirs else "the rules do nothing" if theirs else "the model does nothing"
+        return (
+            "both propose no action"
+            if ours == theirs
+            else "the rules propose no action"
+            if theirs
+            else "the model proposes no action"
+        )
     if ours == theirs:
         return "same action and target"
     if {action for action, _ in ours} == {action for action, _ in theirs}:
@@ -714,14 +720,14 @@ def _reason(words: str, finding: str) -> str:
 
 
 def _nothing_to_propose(run: DraftRun, draft: Draft | None, drafter: Drafter) -> RefusedError:
-    whose = "by rule" if drafter == "rule" else "of the model"
+    whose = "by rule" if drafter == "rule" else "by the model"
     if draft is not None:
-        return RefusedError(f"the draft {whose} of {run.id} has no step to propose", "See what it says instead")
+        return RefusedError(f"the draft {whose} of {run.id} has no step to propose", "See the draft")
     if drafter == "model" and run.model_state == "off":
         return RefusedError(f"no model was asked for {run.id}", "Ask with --llm")
     why = run.why if drafter == "model" else run.rule_why
-    return RefusedError(f"{run.id} has no draft {whose}{': ' + why if why else ' yet'}", "Wait for it, or ask again")
+    return RefusedError(f"{run.id} has no draft {whose}{': ' + why if why else ' yet'}", "Wait, or ask again")
 
 
 def _defect(error: Exception) -> str:
-    return f"it met a defect of Muster ({type(error).__name__}); the engine's log has the details"
+    return f"internal error of Muster ({type(error).__name__}); the engine's log has the details"

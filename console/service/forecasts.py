@@ -88,7 +88,7 @@ class Forecasts:
     def answer(self, request: ForecastRequest) -> Forecast:
         """Forecast of a series. Raises SpecError for a malformed one, NotFoundError for one that was never measured."""
         if not 1 <= request.hours <= MAX_HOURS:
-            raise SpecError("hours", f"{request.hours} is not from 1 to {MAX_HOURS}", "Give for example 48")
+            raise SpecError("hours", f"{request.hours} must be 1 to {MAX_HOURS}", "Write it like 48")
         key, now_ms = self._key(request), self._now_ms()
         past, made = self._forecast(key, now_ms, MADE_HOURS if request.hours <= MADE_HOURS else MAX_HOURS)
         return told(past, made, request.hours, now_ms, self._coverage(past))
@@ -131,7 +131,9 @@ class Forecasts:
         of, colon, subject = request.subject.partition(":")
         of = of or "cell"
         if of not in OFS or (of != "cell" and not (colon and subject)):
-            raise SpecError("subject", f"{shown(request.subject)} is not WHAT:NAME", "As queue:research, pool:h100")
+            raise SpecError(
+                "subject", f"{shown(request.subject)} is not WHAT:NAME", "Write it like queue:research or pool:h100"
+            )
         if request.metric and request.metric not in METRICS:
             near = difflib.get_close_matches(request.metric, METRICS, 1)
             raise SpecError(
@@ -149,7 +151,7 @@ class Forecasts:
             if near
             else "`muster history show` lists what there is; new cells have none"
         )
-        raise NotFoundError(f"nothing has been measured of {request.subject or 'the cell'}", remedy)
+        raise NotFoundError(f"no measurements yet of {request.subject or 'the cell'}", remedy)
 
     def _usual_metrics(self, of: str, subject: str) -> tuple[str, str]:
         """Metrics to try in order: demand for GPUs first, except for objects without any."""
@@ -242,14 +244,14 @@ def told(
     notes = []
     if made.basis != "models":
         notes.append(
-            f"{known:,} hours are known: it goes by {made.basis}, without the models"
+            f"{known:,} hours of history: based on {made.basis}, without the models"
             if made.basis != "too short"
-            else f"only {known:,} hours are known: the range seen is all that can be told"
+            else f"only {known:,} hours of history: only the measured range is shown"
         )
     if past.key.stale:
-        notes.append(f"whoever measures it ({past.key.source}) has fallen silent: the last value is old")
+        notes.append(f"its source ({past.key.source}) has stopped reporting: the last value is old")
     if coverage and coverage[0].scored < FEW:
-        notes.append(f"fewer than {FEW} of its forecasts have been scored so far")
+        notes.append(f"fewer than {FEW} of its forecasts are scored so far")
     last = next((value for value in reversed(past.values) if value == value), None)
     return Forecast(
         metric=past.key.metric,
@@ -426,7 +428,7 @@ def _skill(made: Forecast) -> ModelSkill:
     first = made.coverage[0] if made.coverage else None
     if first is None:
         return ModelSkill(model="demand forecast", measure="hours within p10..p90", value="unknown", scored=0)
-    value = f"{first.inside_permille:,} of 1,000 (800 is perfect)"
+    value = f"{first.inside_permille:,} of 1,000 (800 is ideal)"
     return ModelSkill(
         model="demand forecast",
         measure=f"hours within p10..p90, {first.hours_ahead} h ahead",

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 EVERY_S = 1.0
 AFTER_FAILURE_S = 5.0
 """A database that another program holds keeps the engine's thread waiting at every try."""
-NOTHING_RUNS = "nothing can be proposed, voted on or executed"
+NOTHING_RUNS = "no proposal, vote or action is possible"
 
 
 class GateTicker:
@@ -205,7 +205,7 @@ def send(message: OutboxMessage, address: str, chat: Chat | None = None) -> None
     elif kind == "slack":
         _post(where, msgspec.json.encode(message_of(message, chat)), message.key)
     else:
-        raise LookupError(f"the policy has no channel {message.channel[:40]!a} any more")
+        raise LookupError(f"the policy no longer has channel {message.channel[:40]!a}")
 
 
 def _append(path: str, line: bytes) -> None:

@@ -110,13 +110,13 @@ class Insights:
                 task = detail.groups[0]
                 estimate = usage.estimate(detail.tenant, detail.name, task.cpu_milli, task.memory_mib)
         rightsizing, version = self._loop.call(lambda engine: (engine.state.settings.rightsizing, engine.version))
-        unknown = [f"{unseen:,} running workloads were not looked at"] if unseen else []
+        unknown = [f"{unseen:,} running workloads were not checked"] if unseen else []
         if request.workload_id:
             kinds = [kind for kind in kinds if kind.kind == wanted]
             if estimate is None:
-                unknown.append("it has tasks of several sorts, and use is measured of all of them together")
+                unknown.append("it has several kinds of tasks, and usage is measured for all together")
             if not kinds:
-                why = f"nothing is known of what {wanted} uses" if wanted else "its name does not say what kind it is"
+                why = f"no usage data of {wanted}" if wanted else "its name matches no kind of work"
                 unknown.append(why)
         return SizingReport(
             version=version, kinds=tuple(kinds), rightsizing=rightsizing, estimate=estimate, unknown=tuple(unknown)

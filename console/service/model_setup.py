@@ -74,8 +74,8 @@ def key_source(
         if not found and endpoint is not None and endpoint.egress != "local":
             raise DraftRejected(
                 "no_key",
-                f"there is no key for {endpoint.origin}",
-                f"Start the engine with {MODEL_KEY} set, or set model_key_file; one that is local needs none",
+                f"no key for {endpoint.origin}",
+                f"Start the engine with {MODEL_KEY} set, or set model_key_file; a local model needs no key",
             )
         return found
 
@@ -92,7 +92,7 @@ def _from_file(path: str) -> str:
     except UnicodeDecodeError:
         found = ""
     if not found or len(found) > MAX_KEY or not found.isprintable() or " " in found:
-        raise DraftRejected("no_key", f"model_key_file: {path} holds no key", "Put the key there, on one line")
+        raise DraftRejected("no_key", f"model_key_file: {path} holds no key", "Put the key in it, on one line")
     return found
 
 

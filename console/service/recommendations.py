@@ -62,7 +62,7 @@ MAX_ANNOUNCED = 3
 """Findings that a chat is told of at a time: what is worth most."""
 WAITING = SuggestionTrial(state="waiting")
 
-_NO_EDIT = "the twin has no edit for {action}"
+_NO_EDIT = "the twin cannot simulate {action}"
 
 
 def edits_of(suggestion: Suggestion) -> tuple[ed.AnyEdit, ...] | str:
@@ -72,13 +72,13 @@ def edits_of(suggestion: Suggestion) -> tuple[ed.AnyEdit, ...] | str:
         if suggestion.trial:
             return ed.parse_all(suggestion.trial)
         if row is not None and not row.command:
-            return "nothing would be done"
+            return "no change"
         if row is None or not row.edit:
             return _NO_EDIT.format(action=suggestion.action.replace("_", " "))
         targets = suggestion.targets if row.kind == "queue" else (",".join(suggestion.targets),)
         return tuple(ed.parse(f"{row.edit} {target}") for target in targets)
     except SpecError as error:
-        return f"the twin cannot try it: {error.problem}"
+        return f"the twin cannot simulate it: {error.problem}"
 
 
 class Simulations:
@@ -115,7 +115,7 @@ class Simulations:
 
     def _begun(self, ask: WhatIf) -> RunStatus:
         if self._closed:
-            raise RefusedError("the engine stops")
+            raise RefusedError("the engine is stopping")
         return self._twins.start(ask)
 
     def _followed(self, status: RunStatus, heard: Callable[[RunStatus], None]) -> RunStatus:
@@ -144,9 +144,7 @@ def _seen(told: SuggestionTrial, status: RunStatus) -> SuggestionTrial:
     """The trial with the state of its run."""
     answer = status.answer
     if status.state == "cancelled":
-        told = msgspec.structs.replace(
-            told, why="; ".join(part for part in (told.why, "stopped before its end") if part)
-        )
+        told = msgspec.structs.replace(told, why="; ".join(part for part in (told.why, "stopped early") if part))
     if status.error is not None:
         return msgspec.structs.replace(told, state="failed", why=status.error.problem)
     if not isinstance(answer, Outlook):
@@ -178,7 +176,7 @@ def _hourly(over: Interval, ms: int) -> Interval:
 
 def _beside(suggestion: Suggestion) -> str:
     """Difference between the edits and the action."""
-    return f"tried as near to {suggestion.action.replace('_', ' ')} as the twin can" if suggestion.trial else ""
+    return f"simulated as close to {suggestion.action.replace('_', ' ')} as the twin can" if suggestion.trial else ""
 
 
 FRESH_S = 5.0
@@ -327,7 +325,7 @@ class Recommender:
             found = self._known(wanted, self._look())
         if found is None:
             gone = self._store.standings.get(wanted)
-            problem = f"{wanted} is not found any more" if gone else f"there is no recommendation '{id_[:40]}'"
+            problem = f"{wanted} is no longer found" if gone else f"there is no recommendation '{id_[:40]}'"
             raise NotFoundError(problem, "See `muster recommend`")
         if found.simulated.state == "waiting" and wanted not in self._wanted:
             self._wanted.append(wanted)
@@ -385,7 +383,7 @@ class Recommender:
                     if any(is_it(suggestion) for is_it in matches):
                         self._store.acted(suggestion, who, self._loop.call(lambda engine: engine.now_ms))
             except MusterError as error:
-                _log(f"what was acted on is not remembered: {error.problem}")
+                _log(f"outcomes cannot be saved: {error.problem}")
             self._looked_s = 0.0
 
     def give_way(self) -> None:
@@ -414,7 +412,7 @@ class Recommender:
             try:
                 self._store.found([suggestion for _, suggestion in rated], overview.now_ms)
             except MusterError as error:
-                _log(f"suggestions are not remembered: {error.problem}")
+                _log(f"suggestions cannot be saved: {error.problem}")
             self._found = FindingsPass(
                 version=advice.version, now_ms=overview.now_ms, rated=tuple(rated), unknown=(*advice.unknown, *unseen)
             )
@@ -431,7 +429,7 @@ class Recommender:
         try:
             self._store, self._remembers = SuggestionStore(self._keep()), True
         except MusterError as error:
-            _log(f"what was remembered cannot be read: {error.problem}")
+            _log(f"saved suggestions cannot be read: {error.problem}")
 
     # -- beside -------------------------------------------------------------------------------------------------------
 
@@ -542,7 +540,7 @@ def _note(standing: SuggestionRecord) -> str:
         reason = f" because {standing.rejected.reason}" if standing.rejected.reason else ""
         return f"rejected on {utc(standing.rejected.at_ms)} by {standing.rejected.who or 'somebody'}{reason}"
     if standing.acted_ms:
-        return f"acted on {utc(standing.acted_ms)} by {standing.acted_by}; looked at again {utc(standing.due_ms)}"
+        return f"acted on {utc(standing.acted_ms)} by {standing.acted_by}; outcome due {utc(standing.due_ms)}"
     return standing.note
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 LEFT = MirrorReport(
     where="",
     state="lost",
-    error="this engine was not told where the cluster is: muster serve --cell NAME --slurm WHERE",
+    error="this engine has no address of the cluster: muster serve --cell NAME --slurm WHERE",
 )
 """Report for a cell of Slurm whose engine was not told of a cluster."""
 EVIDENCE_S = 3.0
@@ -66,8 +66,8 @@ def check_cell(engine: Engine, at: SlurmAt | None) -> None:
     """Raises RefusedError for a cell that Muster decides: its work would be taken for Slurm's."""
     if at is not None and engine.state.settings.decided_by != "slurm":
         raise RefusedError(
-            f"cell '{engine.state.cell}' is decided by Muster, and has a journal already",
-            "Mirror Slurm into a cell of its own: give --cell another name",
+            f"cell '{engine.state.cell}' is scheduled by Muster and already has a journal",
+            "Mirror Slurm into a cell of its own: use another --cell name",
         )
 
 
@@ -158,7 +158,7 @@ class SlurmCell:
         if job is None or self.watcher is None:
             raise NotFoundError(
                 f"Slurm shows no job for workload '{workload_id}'",
-                "It may have ended minutes ago: Slurm forgets jobs, the cell does not",
+                "It may have ended: Slurm drops finished jobs after minutes, the cell keeps them",
             )
         self.watcher.track(workload_id)
         limits = self.watcher.rules.stopping(job) if job.state == "PENDING" else ()
@@ -205,7 +205,7 @@ class SlurmCell:
         if not self._looking.acquire(timeout=EVIDENCE_WAIT_S):
             from engine.model.external_cells import FarLook
 
-            return FarLook(at_ms=wall_ms(), error="it is asked of another intent, and takes long")
+            return FarLook(at_ms=wall_ms(), error="another intent is being checked; try again")
         try:
             return self._looked(self.connection, self.mirror, intent)
         finally:

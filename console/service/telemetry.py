@@ -190,7 +190,9 @@ class Collector:
         extra = len(rows) - MAX_ENDS
         if extra > 0:
             self.passed_over += extra
-            self._say(f"{extra:,} ends were not recorded, the oldest: more than {MAX_ENDS:,} since the last look")
+            self._say(
+                f"{extra:,} ended workloads were not recorded, the oldest: more than {MAX_ENDS:,} since the last look"
+            )
             gone = rows[:extra]
             self._loop.call(lambda engine: _forget_peaks(engine, gone))
             rows, pools = rows[extra:], pools[extra:]
@@ -491,7 +493,9 @@ class Archive:
             raise SpecError("step_ms", f"{batch.step_ms} is out of range", "Give a second to a day")
         for i, row in enumerate(batch.series):
             if len(row.at_ms) != len(row.values):
-                raise SpecError(f"series[{i}]", "has not as many times as values", "Give one time for each value")
+                raise SpecError(
+                    f"series[{i}]", "has a different number of times and values", "Give one time for each value"
+                )
         if (count := sum(len(row.at_ms) for row in batch.series)) > MAX_SAMPLES:
             raise SpecError("series", f"{count:,} samples, at most {MAX_SAMPLES:,} at once", "Split it")
         refused: Counter[str] = Counter()
@@ -522,22 +526,26 @@ def check(request: HistoryRequest) -> None:
         remedy = f"Did you mean '{near[0]}'?" if near else f"Known: {', '.join(METRICS)}"
         raise SpecError("metric", f"there is no '{request.metric[:40]}'", remedy)
     if request.of and request.of not in OFS:
-        raise SpecError("of", f"'{request.of[:40]}' is no kind of subject", f"Use one of {', '.join(OFS)}")
+        raise SpecError("of", f"'{request.of[:40]}' is not a kind of subject", f"Use one of {', '.join(OFS)}")
     if request.metric and (request.of or CELL) not in METRICS[request.metric].of:
         kinds = ", ".join(METRICS[request.metric].of)
-        raise SpecError("of", f"{request.metric} is not measured of a {request.of or CELL}", f"It is of: {kinds}")
+        raise SpecError(
+            "of", f"{request.metric} is not measured for a {request.of or CELL}", f"It is measured for: {kinds}"
+        )
     if request.step_ms < 1 or min(request.since_ms, request.last_ms) < 0 or 0 < request.until_ms < request.since_ms:
-        raise SpecError("step_ms" if request.step_ms < 1 else "since_ms", "makes no window", "Begin before the end")
+        raise SpecError("step_ms" if request.step_ms < 1 else "since_ms", "is an empty window", "Start before the end")
     if max(request.since_ms, request.until_ms, request.last_ms, request.step_ms) >= 2**53:
-        raise SpecError("until_ms", "is at no possible time", "Give Unix milliseconds")
+        raise SpecError("until_ms", "is not a valid time", "Give Unix milliseconds")
     if not 0 <= request.runs <= MAX_RUNS_TOLD:
-        raise SpecError("runs", f"{request.runs} is out of range", f"At most {MAX_RUNS_TOLD} are told")
+        raise SpecError("runs", f"{request.runs} is out of range", f"At most {MAX_RUNS_TOLD} are shown")
 
 
 def check_source(source: str) -> None:
     """Raises SpecError unless it may be the name of a source from elsewhere."""
     if not source or source == CELL or len(source) > MAX_SOURCE or not source.isprintable():
-        raise SpecError("source", f"{source[:40]!a} cannot be one", f"Name where it comes from; '{CELL}' is the engine")
+        raise SpecError(
+            "source", f"{source[:40]!a} is not a valid source", f"Name its source; '{CELL}' means the engine"
+        )
 
 
 def told(points: SeriesPoints) -> tuple[HistoryPoint, ...]:

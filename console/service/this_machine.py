@@ -76,7 +76,7 @@ def new_cell(folder: Path, given: CellSpec | None) -> CellSpec:
     import msgspec
 
     if not sys.platform.startswith("linux"):
-        raise RefusedError("work runs on this machine only where that is Linux", "Use a Slurm cluster, or a demo")
+        raise RefusedError("running work on this machine needs Linux", "Use a Slurm cluster, or a demo")
     from console.client.sockets import private_folder
     from engine.executors.this_machine import cell_here
 
@@ -107,11 +107,11 @@ def check_here(engine: Engine, here: LocalExecution | None) -> None:
     """Raises RefusedError for a cell made to run work for real that would not now, or the other way round."""
     real = engine.state.settings.executor == "process"
     if real and here is None:
-        raise RefusedError("this cell runs work on its machine", "Serve it with --here, on that machine")
+        raise RefusedError("this cell runs work on its own machine", "Serve it with --here, on that machine")
     if here is None:
         return
     if not real:
-        raise RefusedError("this cell was not made to run work on this machine", "Take another: --cell here")
+        raise RefusedError("this cell was not made to run work on this machine", "Use another: --cell here")
     node = getattr(engine.processes, "node", "")
     if node not in engine.state.capacity.row_of:
         nodes = ", ".join(engine.state.capacity.node_ids[:4])
@@ -181,7 +181,7 @@ class UsageHere:
 
 LOOK_S = 0.1
 """Between looks for something new."""
-NOT_HERE = "nothing runs for real in this cell"
+NOT_HERE = "this cell runs no real work"
 
 
 class RunOutput:

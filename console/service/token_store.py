@@ -130,7 +130,7 @@ class Tokens:
         kept = (self._kept or {}).get(id_)
         right = hmac.compare_digest(_hash(secret), kept.hash if kept is not None else _NO_HASH)
         if kept is None or not right:
-            raise Unauthenticated("the token is not known here", "Make one with `muster token create`")
+            raise Unauthenticated("unknown token", "Make one with `muster token create`")
         now_ms = self._gate.policies.clock()
         state = kept.line.state(now_ms)
         if state != "live":
@@ -165,7 +165,7 @@ class Tokens:
             actor = self._gate.policies.identified(proof.account)
             if actor.subject == proof.account:
                 raise Unauthenticated(
-                    f"the policy names nobody whose account is {proof.account[:300]!a}",
+                    f"the policy has no person with account {proof.account[:300]!a}",
                     "Have it added to your accounts: muster policy operator add",
                 )
             ask = TokenAsk(name="muster token login", scopes=(), life_ms=life_ms)
@@ -208,7 +208,7 @@ class Tokens:
     def _for_whom(self, policy: Policy, actor: Actor, ask: TokenAsk) -> str:
         """The subject of a token that an actor asks for. Raises RefusedError."""
         if actor.kind != "human" or actor.subject == TCP:
-            raise RefusedError("nobody knows who asks for the token", "Ask on the engine's machine, or with --as")
+            raise RefusedError("the caller is not known", "Ask on the engine's machine, or with --as")
         self._refuse_by_token(actor)
         if not ask.service:
             return actor.subject
@@ -233,7 +233,8 @@ class Tokens:
         age_ms = self._gate.policies.clock() - kept.line.created_ms if kept is not None else FRESH_MS
         if actor.deeds is not None or age_ms >= FRESH_MS:
             raise RefusedError(
-                "a token makes no tokens", "Ask on the engine's machine, with --as, or anew after `muster token login`"
+                "a token cannot make tokens",
+                "Ask on the engine's machine, with --as, or anew after `muster token login`",
             )
 
     def _may_see(self, actor: Actor, line: TokenLine) -> bool:
@@ -254,8 +255,8 @@ class Tokens:
         live = [each.line for each in kept.values() if each.line.state(now_ms) == "live"]
         theirs = sum(line.subject == subject for line in live)
         if len(live) >= MAX_LIVE or theirs >= MAX_OF_ONE:
-            many = f"{theirs} of {subject}" if theirs >= MAX_OF_ONE else f"{len(live):,} in all"
-            raise RefusedError(f"there are {many} already that are neither expired nor revoked", "Revoke some of them")
+            many = f"{theirs} of {subject}" if theirs >= MAX_OF_ONE else f"{len(live):,} in total"
+            raise RefusedError(f"there are already {many} valid tokens", "Revoke some of them")
         id_ = secrets.token_hex(ID_BYTES)
         secret = secrets.token_urlsafe(SECRET_BYTES)
         hashed = _hash(secret.encode())
@@ -374,23 +375,23 @@ _NO_HASH = secrets.token_bytes(32)
 def _scopes(given: tuple[str, ...]) -> tuple[str, ...]:
     for scope in given:
         if scope not in SCOPES:
-            raise SpecError("scopes", f"there is no scope {scope[:40]!a}", f"There are {', '.join(SCOPES)}")
+            raise SpecError("scopes", f"there is no scope {scope[:40]!a}", f"Scopes: {', '.join(SCOPES)}")
     if not given:
-        raise SpecError("scopes", "name nothing that it is for", f"Give some of {', '.join(SCOPES)}")
+        raise SpecError("scopes", "are empty", f"Give some of {', '.join(SCOPES)}")
     return tuple(scope for scope in SCOPES if scope in given)
 
 
 def _check_terms(ask: TokenAsk) -> None:
     confusing = why_confusing(ask.name)
     if not ask.name.strip() or len(ask.name) > MAX_NAME or confusing:
-        raise SpecError("name", confusing or f"is not 1 to {MAX_NAME} characters", "Say what it is for")
+        raise SpecError("name", confusing or f"is not 1 to {MAX_NAME} characters", "Give it a name")
     if not SHORTEST_LIFE_MS <= ask.life_ms <= LONGEST_LIFE_MS:
-        raise SpecError("life_ms", f"{ask.life_ms:,} ms is out of bounds", "Give 1m to 400d")
+        raise SpecError("life_ms", f"{ask.life_ms:,} ms is out of range", "Give 1m to 400d")
     parts = (("pools", ask.within.pools), ("queues", ask.within.queues), ("tenants", ask.within.tenants))
     for what, names in parts:
         if len(names) > 100 or any(not name or len(name) > 200 or not name.isprintable() for name in names):
-            raise SpecError(f"within.{what}", "has a name that cannot be one, or more than 100", "Name some of them")
+            raise SpecError(f"within.{what}", "has an invalid name, or more than 100 names", "Name some of them")
     if "agent" in ask.scopes and (ask.within.queues or ask.within.tenants):
-        raise SpecError("within", "names queues or tenants, and a node is in neither", "Limit agents to pools")
+        raise SpecError("within", "names queues or tenants, which do not apply to nodes", "Limit agents to pools")
     if "alert" in ask.scopes and ask.within != Scope():
         raise SpecError("within", "limits a source of alerts, whose labels may name anything", "Leave the limit out")

@@ -110,7 +110,9 @@ def _late(view: Overview) -> list[str]:
     missed = sorted((each for each in burning if each[0] > 1000), reverse=True)
     told = ", ".join(f"{printable(queue)} ×{permille / 1000:.1f}" for permille, queue in missed[:OVERVIEW_LATE])
     more = f" and {len(missed) - OVERVIEW_LATE} more" if len(missed) > OVERVIEW_LATE else ""
-    return [f"late      {told}{more}: starts of the last hour, of those that objectives allow"] if missed else []
+    return (
+        [f"late      {told}{more}: late starts of the last hour, against the objective's allowance"] if missed else []
+    )
 
 
 def terms(view: WorkloadDetail) -> list[tuple[str, str]]:
@@ -126,7 +128,7 @@ def terms(view: WorkloadDetail) -> list[tuple[str, str]]:
     if view.service is not None:
         pairs.append(("service", _service(view.service, view.tasks_placed)))
     elif 0 < view.tasks_placed < view.tasks_total:
-        pairs.append(("tasks", f"{view.tasks_placed:,} of {view.tasks_total:,} run"))
+        pairs.append(("tasks", f"{view.tasks_placed:,} of {view.tasks_total:,} running"))
     pairs += [("near", f"in the {_level(bond.level)} of work with {_tags(bond)}") for bond in view.near]
     pairs += [("apart", f"not in the {_level(bond.level)} of work with {_tags(bond)}") for bond in view.apart]
     if view.data:
@@ -136,9 +138,9 @@ def terms(view: WorkloadDetail) -> list[tuple[str, str]]:
     if view.flags:
         pairs.append(("started", _allowed(view)))
     if view.spending_approved:
-        pairs.append(("budget", "its spending is approved"))
+        pairs.append(("budget", "spending approved"))
     if view.making_room_for:
-        pairs.append(("stopping", f"writes a checkpoint, to make room for {view.making_room_for}"))
+        pairs.append(("stopping", f"writing a checkpoint to make room for {view.making_room_for}"))
     return pairs
 
 
@@ -178,11 +180,11 @@ def _allowed(view: WorkloadDetail) -> str:
     text = ", ".join(words[flag] for flag in view.flags)
     if "burst" in view.flags:
         left = view.burst_ends_ms - view.now_ms if view.burst_ends_ms is not None else 0
-        text += f"; the burst lasts {duration(left)} yet" if left > 0 else "; the burst is over, it may be stopped"
+        text += f"; the burst ends in {duration(left)}" if left > 0 else "; the burst is over, it may be preempted"
     return text
 
 
-BOUND = "that early only if nobody else takes the room"
+BOUND = "only if nothing else takes the room"
 """Assumption of the earliest start."""
 
 
@@ -192,20 +194,20 @@ def unblocking_lines(answer: Unblocking) -> list[str]:
     if answer.found is not None:
         return [f"would start if: {printable(answer.found.text)} (verified {where})"]
     if not answer.tried:
-        return ["would start if: unknown; there is no single change to try"]
-    return [f"would start if: unknown; tried {where}", *(f"  {printable(text)}" for text in answer.tried)]
+        return ["would start if: no single change to try"]
+    return [f"would start if: not known; tried {where}", *(f"  {printable(text)}" for text in answer.tried)]
 
 
 def estimate_line(likely: RuntimeEstimate | None) -> str:
     """Estimate of its whole run time and its reliability, or that there is too little to go by."""
     if likely is None:
-        return "too few finished runs of work like it to say how long it may run"
+        return "too few similar finished jobs for a run time estimate"
     spread = " .. ".join(
         f"{name} {duration(ms)}"
         for name, ms in (("p10", likely.p10_ms), ("p50", likely.p50_ms), ("p90", likely.p90_ms))
     )
     so_far = f", having run {duration(likely.elapsed_ms)}," if likely.elapsed_ms >= 1000 else ""
-    return f"run time in all{so_far} {spread} ({_rests_on(likely)}; {_held(likely)})"
+    return f"total run time{so_far} {spread} ({_rests_on(likely)}; {_held(likely)})"
 
 
 def quantity(name: str, value: int) -> str:
@@ -224,7 +226,7 @@ def _padded(text: str, width: int, right: bool) -> str:
 def _nodes(pools: Sequence[PoolOverview]) -> str:
     states = ("ready", "cordoned", "draining", "down", "booting")
     parts = [(state, sum(getattr(pool, state) for pool in pools)) for state in states]
-    parts.append(("ordered besides", sum(pool.ordered for pool in pools)))
+    parts.append(("also ordered", sum(pool.ordered for pool in pools)))
     total = sum(pool.nodes for pool in pools)
     return f"{total:,}: " + ", ".join(f"{count:,} {state}" for state, count in parts if count or state == "ready")
 
@@ -232,7 +234,7 @@ def _nodes(pools: Sequence[PoolOverview]) -> str:
 def _suspects(view: Overview) -> str:
     if not view.suspect:
         return ""
-    network = "; it may be the network, few are declared lost at a time" if view.mass_suspicion else ""
+    network = "; possibly the network: only a few are declared lost at a time" if view.mass_suspicion else ""
     return f", {view.suspect:,} suspect{network}"
 
 
@@ -293,17 +295,17 @@ def _condition(key: str, values: Sequence[str]) -> str:
 
 def _rests_on(likely: RuntimeEstimate) -> str:
     like = likely.level not in ("", "all")
-    near = f"{likely.samples:,} of the same {printable(likely.level)}" if like else "none like it"
+    near = f"{likely.samples:,} of the same {printable(likely.level)}" if like else "no similar jobs"
     if likely.basis == "request":
-        return f"from its requested time; of finished runs {near}"
+        return f"from its requested time; finished runs: {near}"
     return f"from {max(likely.learnt, likely.samples):,} finished runs, {near}"
 
 
 def _held(likely: RuntimeEstimate) -> str:
     if likely.p90_coverage_permille is None:
-        return "no such estimate has been scored yet"
+        return "no such estimate scored yet"
     within = f", p50 within 2x in {permille(likely.within2x_permille)}" if likely.within2x_permille is not None else ""
-    return f"p90 held in {permille(likely.p90_coverage_permille)}{within} of {likely.scored:,} scored"
+    return f"p90 correct in {permille(likely.p90_coverage_permille)}{within} of {likely.scored:,} scored"
 
 
 DEVICE_HOUR_MS = 3_600_000

@@ -419,7 +419,7 @@ def empty_curve(curve: Curve, width: int) -> list[str]:
     meaning = METRICS[curve.series[0].metric].meaning
     if curve.first_ms:
         last = timestamp(curve.last_ms)[:16]
-        told = f"nothing was measured in the last {curve.window}: {meaning}. The last value is of {last} UTC"
+        told = f"no measurements in the last {curve.window}: {meaning}. The last value is of {last} UTC"
     elif of == "node":
         told = f"{meaning}: never measured. Bring it from a Prometheus: muster history import prometheus URL"
     else:

@@ -33,7 +33,7 @@ def suggested(overview: Overview | None) -> tuple[Suggested, ...]:
     return (
         wait,
         Suggested("2", "whatif", "what if: the cell ahead, with and without a change"),
-        Suggested("3", "recommendations", "advice; A puts it to the vote, and y approves it"),
+        Suggested("3", "recommendations", "advice; A proposes it, and y approves it"),
     )
 
 
@@ -51,7 +51,7 @@ def welcome(health: Health | None, overview: Overview | None, *, spoken: bool = 
     what = [
         "The on-call console of a batch and AI cluster: what runs, what",
         "waits, and why. A change is tried on a copy, approved, done,",
-        "checked, and can be taken back.",
+        "checked, and can be rolled back.",
     ]
     if health is not None and health.speed != 1:
         what += [
@@ -98,7 +98,7 @@ TOUR = (
     TourStep("Type :workloads state:queued sort:-wait, open the first", ("workload",)),
     TourStep("It says why it waits. Press 7 for advice", ("recommendations",)),
     TourStep("A on the cordoned nodes; read the plan to its end, y", ("proposal",), ("verified",)),
-    TourStep("Verified; U would take it back. What it cost: g c", ("cost",)),
+    TourStep("Verified; U would roll it back. What it cost: g c", ("cost",)),
     TourStep("Now hand over the shift: g h", ("draft",)),
 )
 """Texts of at most 56 cells: 80 have room for them."""

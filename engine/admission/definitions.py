@@ -58,7 +58,7 @@ def rows_of(state: State, ids: tuple[str, ...]) -> list[int]:
     if unknown:
         raise NotFoundError(f"there is no workload {listed(unknown)}", "List them with: muster get workloads")
     if not ids:
-        raise SpecError("ids", "is empty", "Name at least one")
+        raise SpecError("ids", "is empty", "Give at least one")
     rows: list[int] = []
     for name in dict.fromkeys(ids):
         if name in known:
@@ -80,7 +80,7 @@ def nodes_of(state: State, ids: tuple[str, ...]) -> list[int]:
     if unknown:
         raise NotFoundError(f"there is no node {listed(unknown)}", "List them with: muster get nodes")
     if not ids:
-        raise SpecError("ids", "is empty", "Name at least one")
+        raise SpecError("ids", "is empty", "Give at least one")
     return [known[i] for i in dict.fromkeys(ids)]
 
 
@@ -170,15 +170,13 @@ def _check_burst(spec: QueueSpec, burst: BurstSpec, at: str) -> None:
     check_quantity(burst.window_ms, f"{at}.window_ms", least=1)
     check_quantity(burst.cooldown_ms, f"{at}.cooldown_ms", least=1)
     if not burst.limit:
-        raise SpecError(
-            f"{at}.limit", "is empty", "Say how much of which resource the queue may use, or leave burst out"
-        )
+        raise SpecError(f"{at}.limit", "is empty", "Give the burst limits by resource, or leave burst out")
     _check_quantities(burst.limit, f"{at}.limit")
     for resource, limit in burst.limit.items():
         if spec.parent and resource not in spec.borrowing_limit:
             raise SpecError(
                 f"{at}.limit.{resource}",
-                f"queue '{spec.name}' borrows {resource} without limit, so there is nothing beyond",
+                f"queue '{spec.name}' has no borrowing limit for {resource}, so it cannot burst",
                 f"Give borrowing_limit.{resource} too; 0 to burst from the nominal quota",
             )
         least = spec.nominal.get(resource, 0) + spec.borrowing_limit.get(resource, 0)
@@ -231,7 +229,7 @@ def canonical(spec: S) -> S:
 
 def define(state: State, command: cmd.Define) -> Checked:
     if state.capacity.node_ids or state.queues.specs:
-        raise RefusedError(f"cell '{state.cell}' is defined already", "Add to it with add_nodes, add_queues, add_pools")
+        raise RefusedError(f"cell '{state.cell}' is already defined", "Add to it with add_nodes, add_queues, add_pools")
     cell = command.cell
     check_id(cell.name, "cell.name")
     classes = cell.priority_classes or (PriorityClassSpec(name="normal", value=0),)
@@ -359,7 +357,7 @@ def _tell_parents(way: Way, told: Parents, known: Parents, where: str) -> None:
             if known.get((level, place, wider)) == "":
                 raise SpecError(
                     f"{where}.{wider}",
-                    f"{level} '{place}' has nodes already, and it is not known in which {wider} they are",
+                    f"{level} '{place}' already has nodes, and it is not known in which {wider} they are",
                     f"Leave the {wider} out, or give this {level} a name of its own",
                 )
             before = told.get((level, place, wider)) or parent
@@ -367,7 +365,7 @@ def _tell_parents(way: Way, told: Parents, known: Parents, where: str) -> None:
                 raise SpecError(
                     f"{where}.{level}",
                     f"{level} '{place}' is in {wider} '{parent}' here, but in {wider} '{before}' elsewhere",
-                    f"A {level} is in one {wider}: correct one of the two, or give the other {level} its own name",
+                    f"A {level} is in one {wider}: fix one of the two, or give the other {level} its own name",
                 )
             told[level, place, wider] = parent
 
@@ -437,7 +435,7 @@ def set_settings(state: State, command: cmd.SetSettings) -> Checked:
     _check_settings(command.settings, "settings")
     if command.settings.decided_by != state.settings.decided_by:
         raise RefusedError(
-            f"who decides the cell, {state.settings.decided_by}, was set when it was made", "Make another cell for that"
+            f"the scheduler of the cell, {state.settings.decided_by}, is fixed at its creation", "Create another cell"
         )
     for pool in state.capacity.pools:
         if pool.scaling is not None:
@@ -497,7 +495,7 @@ def set_scaling(state: State, command: cmd.SetScaling) -> Checked:
     }
     was = state.capacity.pools[pool].scaling
     if was is None and "most" not in given:
-        raise SpecError("most", "is missing", f"Pool '{command.pool}' does not grow by itself: say how far it shall")
+        raise SpecError("most", "is missing", f"Pool '{command.pool}' is not autoscaled: set its maximum")
     to = ScalingSpec(**given) if was is None else msgspec.structs.replace(was, **given)
     check_scaling(to, "scaling")
     check_patience(to, state.settings.autoscaling, "scaling")
@@ -509,9 +507,7 @@ def set_targets(state: State, command: cmd.SetTargets) -> Checked:
     pool = pool_row(state, command.pool)
     scaling = state.capacity.pools[pool].scaling
     if scaling is None:
-        raise RefusedError(
-            f"pool '{command.pool}' does not grow by itself", "Say how far it shall first: set-scaling --most"
-        )
+        raise RefusedError(f"pool '{command.pool}' is not autoscaled", "First set a maximum: set-scaling --most")
     if len(command.targets) > MAX_TARGETS:
         raise SpecError("targets", f"has {len(command.targets):,} entries", f"Give at most {MAX_TARGETS:,}")
     seen: set[int] = set()
@@ -521,7 +517,7 @@ def set_targets(state: State, command: cmd.SetTargets) -> Checked:
         if nodes > scaling.most:
             raise SpecError(
                 f"targets[{i}][1]",
-                f"{nodes} is more than the pool may have, {scaling.most}",
+                f"{nodes} is above the pool's maximum, {scaling.most}",
                 "Give less, or raise most",
             )
         if at_ms in seen:
@@ -567,9 +563,9 @@ def change_queue(state: State, command: cmd.ChangeQueue, now_ms: int) -> Checked
         vertex, charge = next(iter(over.items()))
         slot, excess = charge[0]
         raise RefusedError(
-            f"queue '{state.queues.specs[vertex].name}' would use {quantity(slot % len(RESOURCES), excess)} more than "
-            f"it may; would have to go: {listed([state.workloads.ids[r] for r in leaving])}",
-            "Wait for them, say --over keep to let them run out, or --over evict to requeue them",
+            f"queue '{state.queues.specs[vertex].name}' would use {quantity(slot % len(RESOURCES), excess)} over "
+            f"its limit; work to stop: {listed([state.workloads.ids[r] for r in leaving])}",
+            "Wait for it, or use --over keep to let it finish, or --over evict to requeue it",
         )
     events += [
         ev.Evicted(row, ev.EVICTION_CAUSES.index("quota reduced"), saved=state.workloads.saves_when_asked(row))
@@ -651,5 +647,5 @@ def _set_modes(state: State, names: tuple[str, ...], mode: QueueMode) -> list[ev
 
 def _queue_rows(state: State, names: tuple[str, ...]) -> list[int]:
     if not names:
-        raise SpecError("names", "is empty", "Name at least one queue")
+        raise SpecError("names", "is empty", "Give at least one queue")
     return [state.queues.row(name) for name in dict.fromkeys(names)]

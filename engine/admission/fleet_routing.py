@@ -301,7 +301,7 @@ def barred(terms: RoutingTerms, cell: CellFacts) -> tuple[str, bool]:
             return f"residency: {whose} stays in {' or '.join(allowed)}, and this is {here}", True
     for allowed, whose in ((terms.cells, "it was submitted for"), (terms.tenant.cells, f"{terms.tenant.name} has")):
         if allowed and link.name not in allowed:
-            return f"{whose} {', '.join(allowed)} alone", True
+            return f"{whose} only {', '.join(allowed)}", True
     for data in terms.datasets:
         if data.elsewhere == "never" and link.name not in data.cells:
             held = ", ".join(data.cells) or "no cell"
@@ -332,14 +332,16 @@ def decide(
     if not able:
         never = all(row.for_good for row in rest)
         first = next((f" ({row.cell}: {row.why_not})" for row in rest), "")
-        why = f"no cell may take it{first}" if never else "no cell that may take it answers now"
+        why = f"no cell accepts it{first}" if never else "no cell that accepts it answers now"
         return RoutingDecision(why=why, waits="" if never else "cells", never=never, rows=tuple(rest))
     soon = [row for row in able if not row.crowded and _soon(row, rules)]
     chosen = next((row for row in soon if row.cell == terms.tenant.home), soon[0] if soon else able[0])
     ordered = (chosen, *(row for row in able if row is not chosen), *rest)
     if not _soon(chosen, rules) and terms.waited_ms < rules.bind_after_ms:
         left = _time(rules.bind_after_ms - terms.waited_ms)
-        why = f"no cell starts it within {_time(rules.bind_within_ms)}; kept for whichever has room first, for {left}"
+        why = (
+            f"no cell starts it within {_time(rules.bind_within_ms)}; waiting for the first cell with room, for {left}"
+        )
         return RoutingDecision(why=why, waits="room", rows=ordered)
     return RoutingDecision(cell=chosen.cell, why=_why(chosen, able, terms, rules), rows=ordered)
 
@@ -410,15 +412,15 @@ def _soon(row: CellRow, rules: Routing) -> bool:
 
 def _why(chosen: CellRow, able: Sequence[CellRow], terms: RoutingTerms, rules: Routing) -> str:
     """The deciding reason, in a sentence."""
-    start = "starts later than was looked" if chosen.start_p50_ms is None else f"starts {_delay(chosen.start_p50_ms)}"
+    start = "starts beyond the horizon" if chosen.start_p50_ms is None else f"starts {_delay(chosen.start_p50_ms)}"
     others = [row for row in able if row is not chosen]
     if not others:
         return f"{start}; the only cell that can take it now"
     best = others[0]
     if best.guessed:
-        return f"{start}; of {best.cell} no more is known than what is free"
+        return f"{start}; of {best.cell} only its free capacity is known"
     if chosen.cell == terms.tenant.home and _soon(chosen, rules):
-        return f"{start}; home of {terms.tenant.name}, with room"
+        return f"{start}; home of {terms.tenant.name}, which has room"
     gain = best.score_microusd - chosen.score_microusd
     if abs(gain) < MIN_SAID:
         fuller = best.used_permille > chosen.used_permille
@@ -428,7 +430,7 @@ def _why(chosen: CellRow, able: Sequence[CellRow], terms: RoutingTerms, rules: R
         return f"{start}; {less} less in cost and waiting than {best.cell}"
     if best.crowded:
         return f"{start}; {best.cell} is {best.used_permille / 10:g}% used"
-    later = "later than was looked" if best.start_p50_ms is None else _delay(best.start_p50_ms + best.data_ms)
+    later = "beyond the horizon" if best.start_p50_ms is None else _delay(best.start_p50_ms + best.data_ms)
     return f"{start}; {best.cell}, which is cheaper, would start it {later}"
 
 

@@ -286,8 +286,8 @@ def _in_order(state: State, workloads: list[WorkloadSpec], new: dict[str, int]) 
                 ring = [workloads[i].id for i in path[path.index(ahead[0]) :]]
                 raise SpecError(
                     f"workloads[{at}].after",
-                    f"they wait for each other: {' -> '.join([*ring, ring[0]])}",
-                    "Take one dependency of the ring out",
+                    f"dependency cycle: {' -> '.join([*ring, ring[0]])}",
+                    "Remove one dependency of the cycle",
                 )
             stack.append(ahead[0])
     return ordered
@@ -302,7 +302,7 @@ def _target(state: State, spec: WorkloadSpec, new: dict[str, int], j: int) -> in
         return None
     raise SpecError(
         f"workload '{spec.id}'.after[{j}].id",
-        f"there never was a workload '{name[:64]}'",
+        f"unknown workload '{name[:64]}'",
         "Submit it before or together with this one",
     )
 
@@ -342,7 +342,7 @@ def check_place(state: State, spec: WorkloadSpec, where: str) -> None:
         if wanted > most:
             raise SpecError(
                 f"{where}.groups",
-                f"ask for {wanted} {RESOURCES[i]} in all, but the whole cell has {most}",
+                f"ask for {wanted} {RESOURCES[i]} in total, but the whole cell has {most}",
                 "Ask for fewer or smaller tasks",
             )
     lack = state.queues.beyond(queue, state.queues.total_charge((total[0], total[1], total[2], total[3])))
@@ -401,7 +401,7 @@ def _check_overcommitted(state: State, group: TaskGroup, named: Collection[str],
     if shared:
         raise SpecError(
             f"{where}.request",
-            f"of what is large enough for one such task all is overcommitted: {listed(shared)}; guaranteed work does "
+            f"all nodes large enough for one such task are overcommitted: {listed(shared)}; guaranteed work does "
             "not go there",
             "Give it the qos burstable or best_effort, or ask for less",
         )
@@ -442,8 +442,8 @@ def _unsuited(state: State, shape: Shape, eligible: list[int], where: str) -> Sp
             if demand.avoided:
                 return SpecError(
                     f"{where}.{field}.{demand.key}",
-                    f"every node that is large enough has the label '{demand.key}' with {wanted}",
-                    "Take the condition out, or avoid fewer values",
+                    f"every large enough node has the label '{demand.key}' with {wanted}",
+                    "Remove the condition, or avoid fewer values",
                 )
             values = known_values(capacity, demand.key)
             names = known_labels(capacity)
@@ -451,13 +451,13 @@ def _unsuited(state: State, shape: Shape, eligible: list[int], where: str) -> Sp
             known = f"Its values are: {listed(values)}" if values else f"Labels are: {listed(names) or 'none'}"
             return SpecError(
                 f"{where}.{field}.{demand.key}",
-                f"no node that is large enough has the label '{demand.key}' with {wanted}",
+                f"no large enough node has the label '{demand.key}' with {wanted}",
                 f"{near}{known}",
             )
     there = capacity.suited(shape, taints=False)
     if not any(there[i] for i in eligible) and not any(has_labels(pool, shape.labels) for pool in new):
         return SpecError(
-            f"{where}.node_labels", "no node that is large enough has all the labels together", "Ask for fewer of them"
+            f"{where}.node_labels", "no large enough node has all the labels together", "Ask for fewer of them"
         )
     barring = sorted(
         {
@@ -475,7 +475,7 @@ def _unsuited(state: State, shape: Shape, eligible: list[int], where: str) -> Sp
     )
     return SpecError(
         f"{where}.tolerations",
-        f"every node that would do has a taint that is not tolerated: {listed(barring)}",
+        f"every suitable node has a taint that is not tolerated: {listed(barring)}",
         f"Tolerate one of them, such as {{key: {barring[0].partition('=')[0]}}}, if the work may go there",
     )
 

@@ -57,9 +57,9 @@ class _Check:
     def look_at(self, i: int, edit: ed.AnyEdit) -> None:
         self._said = f"edit {i + 1} '{_cut(ed.written(edit))}'"
         if edit.at_ms < 0:
-            self._wrong("its time lies in the past")
+            self._wrong("its time is in the past")
         elif edit.at_ms >= self.horizon_ms:
-            self._wrong("its time lies beyond the horizon")
+            self._wrong("its time is beyond the horizon")
         match edit:
             case ed.AddNodesEdit():
                 self._pool(edit.pool)
@@ -72,7 +72,7 @@ class _Check:
             case ed.RemoveNodesEdit() | ed.FailNodesEdit() | ed.DrainEdit() | ed.CordonEdit() | ed.UncordonEdit():
                 self._nodes(edit.nodes)
                 if isinstance(edit, ed.FailNodesEdit) and edit.for_ms < 0:
-                    self._wrong("it lasts less than no time")
+                    self._wrong("its duration is negative")
             case ed.ShockEdit():
                 self._shock(edit)
             case ed.ChangeQuotaEdit():
@@ -90,11 +90,11 @@ class _Check:
             case ed.SubmitEdit():
                 self._submit(edit)
             case ed.PreemptEdit():
-                self._jobs(edit.ids, _BOUND, "does not run", edit.at_ms)
+                self._jobs(edit.ids, _BOUND, "is not running", edit.at_ms)
             case ed.CancelEdit():
                 self._jobs(edit.ids, _LIVE, "has ended", edit.at_ms)
             case ed.MigrateEdit():
-                self._jobs(edit.ids, _BOUND, "does not run", edit.at_ms)
+                self._jobs(edit.ids, _BOUND, "is not running", edit.at_ms)
                 self._migrate(edit)
 
     def _wrong(self, problem: str) -> None:
@@ -128,7 +128,7 @@ class _Check:
         capacity = self.state.capacity
         if nodes.place is not None:
             if nodes.ids:
-                self._wrong("names nodes and a place; give one of them")
+                self._wrong("has nodes and a place; give one of them")
             elif nodes.place == "pool":
                 self._pool(nodes.name)
             elif not rows_in(self.state, nodes.place, nodes.name):
@@ -136,7 +136,7 @@ class _Check:
                 self._known(nodes.place, nodes.name, names)
             return
         if not nodes.ids:
-            self._wrong("names no node")
+            self._wrong("has no node")
         for name in dict.fromkeys(nodes.ids):
             if name not in self._new_nodes:
                 self._known("node", name, capacity.row_of)
@@ -145,7 +145,7 @@ class _Check:
         """`allowed` states count only for what happens now."""
         w = self.state.workloads
         if not ids:
-            self._wrong("names no workload")
+            self._wrong("has no workload")
         for name in dict.fromkeys(ids):
             if name in self._new_jobs or name in w.array_names.index:
                 continue
@@ -160,13 +160,13 @@ class _Check:
         else:
             self._pool(edit.pool)
         if not 1 <= edit.permille <= 1000:
-            self._wrong(f"{edit.permille / 10:g}% is not above 0% and at most 100%")
+            self._wrong(f"{edit.permille / 10:g}% must be above 0% and at most 100%")
         if edit.for_ms < 0:
-            self._wrong("it lasts less than no time")
+            self._wrong("its duration is negative")
 
     def _quota(self, edit: ed.ChangeQuotaEdit) -> None:
         if not edit.nominal:
-            self._wrong("names no resource")
+            self._wrong("has no resource")
         for name, quantity in edit.nominal.items():
             if self._known("resource", name, RESOURCES) and not 0 <= quantity <= MAX_QUANTITY:
                 self._wrong(f"a quota of {quantity} {name} is not from 0 to {MAX_QUANTITY}")
@@ -174,7 +174,7 @@ class _Check:
     def _submit(self, edit: ed.SubmitEdit) -> None:
         w = self.state.workloads
         if not edit.workloads:
-            self._wrong("holds no workload")
+            self._wrong("has no workload")
         for spec in edit.workloads:
             try:
                 check_workload(spec, f"workload '{_cut(spec.id)}'")
@@ -191,7 +191,7 @@ class _Check:
 
     def _migrate(self, edit: ed.MigrateEdit) -> None:
         if bool(edit.pool) == bool(edit.nodes):
-            self._wrong("names no place to go to, or two")
+            self._wrong("needs exactly one target place")
         elif edit.pool:
             self._pool(edit.pool)
         elif pool_meant(self.state, edit) is None:

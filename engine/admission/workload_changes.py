@@ -104,10 +104,10 @@ def resize(state: State, command: cmd.Resize) -> Checked:
     """Raises SpecError for a request that makes no sense or could never start, RefusedError for work that has ended,
     runs without checkpoints, or has no such group."""
     if not command.request:
-        raise SpecError("request", "is empty", "Name a resource and its quantity")
+        raise SpecError("request", "is empty", "Give a resource and its quantity")
     for name in command.request:
         if name not in RESOURCES:
-            raise SpecError("request", f"'{name[:64]}' is no resource", f"Resources: {', '.join(RESOURCES)}")
+            raise SpecError("request", f"'{name[:64]}' is not a resource", f"Resources: {', '.join(RESOURCES)}")
     evidence = _checked_evidence(command.evidence)
     events: list[ev.AnyEvent] = []
     changed: list[int] = []
@@ -146,8 +146,8 @@ def _check(state: State, row: int, groups: tuple[TaskGroup, ...]) -> None:
     restarts = w.checkpoint[row] or w.checkpoint_cost[row] or w.terms_at(row).service is not None
     if w.state[row] in BOUND and not restarts:
         raise RefusedError(
-            f"cannot resize: '{w.ids[row]}' is {label} and has no checkpoint to go on from",
-            "Leave it until it ends, or requeue it first if it may lose its work",
+            f"cannot resize: '{w.ids[row]}' is {label} and has no checkpoint to resume from",
+            "Wait until it ends, or requeue it first if it may lose its work",
         )
     spec = spec_of(state, row, w.ids[row], groups=groups)
     where = f"workload '{w.ids[row]}'"
@@ -231,7 +231,7 @@ def move_to_queue(state: State, command: cmd.MoveToQueue) -> Checked:
     running = [w.ids[row] for row in rows if w.state[row] in BOUND]
     if running:
         raise RefusedError(
-            f"cannot move: {listed(running)} holds capacity, charged to its queue",
+            f"cannot move: {listed(running)} holds capacity that is charged to its queue",
             "Requeue or suspend it first, or move it when it has ended",
         )
     events: list[ev.AnyEvent] = []

@@ -292,7 +292,7 @@ def check_pool(pool: PoolSpec, where: str) -> None:
     raise SpecError(
         f"{where}.mig",
         f"the MIG profiles of '{pool.gpu_model[:64]}' with {memory} are not known",
-        f"Known are {', '.join(MODELS)}: name one of them in gpu_model, or leave mig out",
+        f"Known: {', '.join(MODELS)}. Use one as gpu_model, or leave mig out",
     )
 
 
@@ -303,7 +303,7 @@ def charged(group: TaskGroup, pools: Sequence[PoolSpec], where: str) -> TaskGrou
         return group
     milli = gpu_milli_of(group.mig)
     if not any(group.mig in profiles_of(pool) for pool in pools):
-        what = "is a MIG profile, but of no device here" if milli else "is not a MIG profile that is known"
+        what = "is a MIG profile that no device here has" if milli else "is not a MIG profile that is known"
         raise SpecError(f"{where}.mig", f"'{group.mig[:64]}' {what}", offered(pools))
     if not any(group.mig in profiles_of(pool) and _may_use(group, pool) for pool in pools):
         raise SpecError(
@@ -325,4 +325,4 @@ def _may_use(group: TaskGroup, pool: PoolSpec) -> bool:
 def offered(pools: Sequence[PoolSpec]) -> str:
     """The profiles that exist, by pool."""
     parts = [f"{pool.name}: {', '.join(names)}" for pool in pools if (names := profiles_of(pool))]
-    return "There are, by pool: " + "; ".join(parts) if parts else "No pool here has mig set: ask for whole devices"
+    return "Profiles by pool: " + "; ".join(parts) if parts else "No pool here has mig set: ask for whole devices"

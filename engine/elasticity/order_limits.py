@@ -242,7 +242,7 @@ class OrderLimits:
             return GrowthRoom(0, 0, 0, at_once, self._failed(pool))
         left = most - state.capacity.pool_nodes[pool] - self.due[pool] - self._ordered[pool]
         if left <= 0:
-            return GrowthRoom(0, 0, 0, at_once, f"is at its most, {most} node{'s' if most != 1 else ''}")
+            return GrowthRoom(0, 0, 0, at_once, f"is at its maximum, {most} node{'s' if most != 1 else ''}")
         if settings.most_nodes and self._nodes >= settings.most_nodes:
             return GrowthRoom(0, 0, 0, at_once, f"would make the cell larger than {settings.most_nodes} nodes")
         if settings.most_nodes:

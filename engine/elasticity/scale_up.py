@@ -279,13 +279,13 @@ class Planner:
                 why = "has as many nodes on their way as it needs in one place"
                 self._on_its_way = True
             elif found.nodes and (not nodes or (not _in_one_place(need) and self._whole_free(pool, zone))):
-                why = "has whole nodes free, and it does not start on them: more of them would not help"
+                why = "has whole nodes free, but it does not start on them: more would not help"
             elif nodes > room.most:
                 why = room.why
             elif nodes > room.at_once:
                 why = f"cannot be asked for {nodes} nodes in one request, {room.at_once} at most"
             elif nodes > room.now:
-                why = "the quota of its project for machines is used up for now"
+                why = "the machine quota of its project is used up for now"
                 self._limits.keep_for_next(pool)
             if why:
                 self._note(need, pool, why)
@@ -394,7 +394,7 @@ class Planner:
         mine = [need for need in needs if self._suits_new(need.shapes[0], pool, zone)]
         why = room.why if not room.most else ""
         if not why and self._whole_free(pool, zone):
-            why = "has whole nodes free, and it does not start on them: more of them would not help"
+            why = "has whole nodes free, but it does not start on them: more would not help"
         if why:
             for need in mine:
                 self._note(need, pool, why)
@@ -456,7 +456,7 @@ class Planner:
             elif not suits(spec, shape):
                 self._note(need, pool, "has nodes whose labels or taints keep its tasks away")
             elif not any(self._suits_new(shape, pool, zone) for zone in zones_of(spec)):
-                self._note(need, pool, "is left to work that needs devices")
+                self._note(need, pool, "is reserved for work that needs devices")
 
     def _confined(self, shape: Shape, pool: int) -> Shape:
         return self._alone(shape).limited((pool,), ())

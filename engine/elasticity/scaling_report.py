@@ -88,14 +88,14 @@ def _kept_back(state: State, row: int) -> str:
     if budget is not None:
         return f"budget {state.budgets.specs[budget].name} keeps it from starting"
     if not state.queues.is_open(w.queue[row]):
-        return "its queue starts nothing"
+        return "its queue is held"
     if w.class_at(row).reservation:
         return "it may use only the nodes of its reservation"
     if state.bookings.clearing_for(row) is not None:
-        return "others are being stopped to make room for it"
+        return "others are being preempted to make room for it"
     if w.at_array_limit(row):
-        return "as many of its array run as may"
-    return "what goes before it would take the quota of its queue"
+        return "its array is at its limit of running members"
+    return "work ahead of it would use the quota of its queue"
 
 
 def outlook(state: State, row: int) -> Reason | None:
@@ -107,17 +107,17 @@ def outlook(state: State, row: int) -> Reason | None:
         return None
     settings = state.settings.autoscaling
     if not settings.enabled:
-        return Reason(token=NODES, text="pools grow only by hand: the autoscaler is off")
+        return Reason(token=NODES, text="the autoscaler is off")
     planner = Planner(state, state.now_ms, explained=row)
     planner.orders()
     coming = _coming(state, row)
     if planner.outcome == "young":
         return Reason(
-            token=NODES, text=f"nodes are ordered for what has waited for {settings.scale_up_after_ms / 1000:g} s"
+            token=NODES, text=f"nodes are ordered for work that has waited {settings.scale_up_after_ms / 1000:g} s"
         )
     own = row in state.orders.workload and bool(coming)
     if planner.outcome == "incoming" or own or (coming and planner.outcome == "ordered"):
-        return Reason(token=NODES, text=f"waits for nodes: {coming or 'they are on their way'}")
+        return Reason(token=NODES, text=f"waiting for nodes: {coming or 'they are on their way'}")
     if planner.outcome in ("ordered", "next"):
         return Reason(token=NODES, text="the next scan of the autoscaler orders nodes for it")
     if planner.outcome == "passed over":
@@ -128,7 +128,7 @@ def outlook(state: State, row: int) -> Reason | None:
     if not said:
         return None
     more = f", and {len(said) - 2 * MAX_NAMED} more" if len(said) > 2 * MAX_NAMED else ""
-    text = f"no pool that grows could hold it: {'; '.join(said[: 2 * MAX_NAMED])}{more}"
+    text = f"no autoscaled pool could hold it: {'; '.join(said[: 2 * MAX_NAMED])}{more}"
     return Reason(token=NODES, text=text)
 
 

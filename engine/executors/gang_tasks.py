@@ -346,7 +346,7 @@ class SupervisedTask:
             self.stage = {"ended": TaskStage.ENDED, "started": TaskStage.LOST}.get(
                 self.status.phase, TaskStage.STARTING
             )
-            self.why = "its keeper was killed, or the machine went down" if self.stage == TaskStage.LOST else ""
+            self.why = "its supervisor was killed, or the machine went down" if self.stage == TaskStage.LOST else ""
 
     def _attach(self) -> None:
         """To the keeper that holds its lock."""
@@ -391,7 +391,7 @@ class SupervisedTask:
         if self.status.phase == "ended":
             self.stage = TaskStage.ENDED
         elif self.status.phase == "started":
-            self.stage, self.why = TaskStage.LOST, "its keeper was killed"
+            self.stage, self.why = TaskStage.LOST, "its supervisor was killed"
         elif self.stopped or self._tries >= MAX_TRIES:
             self.stage, self.why = TaskStage.REFUSED, _last_line(self.folder / "keeper.log")
         else:

@@ -157,7 +157,7 @@ class TaskSupervisor:
                 pass
         except Exception as error:
             traceback.print_exc()
-            self.fault = f"nothing more is started or stopped here: {type(error).__name__}: {error}"
+            self.fault = f"no more work is started or stopped here: {type(error).__name__}: {error}"
             print(f"muster: {self.fault}", file=sys.stderr)
         for attempt in self._attempts.values():
             for task in attempt.tasks.values():

@@ -314,7 +314,7 @@ def report_of(root: Path, workload: str, submitted_ms: int) -> ProcessReport:
     """Report on the kept attempts of a workload."""
     numbers = attempts_of(root, workload, submitted_ms)[::-1]
     attempts = tuple(_attempt(root, AttemptKey(workload, submitted_ms, number)) for number in numbers[:20])
-    return ProcessReport(id=workload, attempts=attempts, why_none="" if attempts else "it has not been started yet")
+    return ProcessReport(id=workload, attempts=attempts, why_none="" if attempts else "it has not started yet")
 
 
 def _attempt(root: Path, key: AttemptKey) -> AttemptView:
@@ -376,7 +376,7 @@ def part_of(root: Path, submitted_ms: int, request: OutputRequest) -> OutputPart
 def _last(root: Path, workload: str, submitted_ms: int) -> int:
     numbers = attempts_of(root, workload, submitted_ms)
     if not numbers:
-        raise NotFoundError(f"'{workload}' has written nothing yet", "It was not started, or its output was let go")
+        raise NotFoundError(f"'{workload}' has no output yet", "It has not started, or its output was deleted")
     return numbers[-1]
 
 
@@ -390,4 +390,4 @@ def _named(names: list[str], request: OutputRequest) -> str:
     if request.task.isdecimal() and int(request.task) < len(names):
         return names[int(request.task)]
     known = ", ".join(names[:8]) + (" …" if len(names) > 8 else "")
-    raise NotFoundError(f"'{request.id}' has no task {request.task[:80]!a}", f"There is {known}")
+    raise NotFoundError(f"'{request.id}' has no task {request.task[:80]!a}", f"Tasks: {known}")

@@ -680,7 +680,7 @@ class IntentDriver:
         except (JournalError, UnreachableError) as error:
             self._faults[what] = str(error)
         except Exception as error:
-            self._faults[what] = f"a defect of Muster's: {type(error).__name__}: {error}"
+            self._faults[what] = f"internal error of Muster: {type(error).__name__}: {error}"
             traceback.print_exc()
         else:
             self._faults.pop(what, None)

@@ -138,7 +138,7 @@ class PastRunsReader:
                 return  # the connection was closed under it
             # A fault of ours costs the forecast what it could have learnt, no more.
             traceback.print_exc()
-            self.lacks = {"run times of before": f"a defect of Muster's: {type(error).__name__}: {error}"}
+            self.lacks = {"run times of before": f"internal error of Muster: {type(error).__name__}: {error}"}
 
     def learn(self) -> None:
         """Raises SlurmRefused where there is no accounting, SlurmUnavailable, UnreachableError."""
@@ -344,7 +344,7 @@ class Watcher:
             except Exception as error:
                 # A fault of ours must not end the mirror for good: it looks again from the beginning, and says so.
                 traceback.print_exc()
-                self._to("lost", f"a defect of Muster's: {type(error).__name__}: {error}")
+                self._to("lost", f"internal error of Muster: {type(error).__name__}: {error}")
                 self._mirror.start_over()
                 self._wake.wait(MAX_RETRY_S)
                 continue

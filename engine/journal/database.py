@@ -128,7 +128,7 @@ def _schema_of(url: str, schema: str) -> Schema:
     name = dict(options).get("schema", schema)
     if not _SCHEMA_NAME.fullmatch(name) or len(name.encode()) > _MAX_NAME:
         raise SpecError(
-            "database", f"{name[:80]!a} is no name of a schema", "Add ?schema=NAME with letters, digits, '_', '-', '.'"
+            "database", f"{name[:80]!a} is not a schema name", "Add ?schema=NAME with letters, digits, '_', '-', '.'"
         )
     rest = urlencode([(key, value) for key, value in options if key != "schema"], quote_via=quote)
     conninfo = f"{base}?{rest}" if rest else base

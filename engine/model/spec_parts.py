@@ -207,7 +207,7 @@ def changed_settings(was: Autoscaling, preset: str, changes: Mapping[str, object
     for field in changes:
         if field not in Autoscaling.__struct_fields__:
             known = ", ".join(Autoscaling.__struct_fields__)
-            raise SpecError(f"changes.{field[:64]}", "is no setting of the autoscaler", f"Settings: {known}")
+            raise SpecError(f"changes.{field[:64]}", "is not a setting of the autoscaler", f"Settings: {known}")
     try:
         base = msgspec.to_builtins(PRESETS[preset] if preset else was)
         to = msgspec.convert(base | msgspec.to_builtins(changes), Autoscaling)
@@ -399,14 +399,14 @@ class RunSpec(Spec, frozen=True, kw_only=True):
 def check_run(run: RunSpec, where: str) -> None:
     """Raises SpecError for what the operating system would refuse, or nobody could mean."""
     if not run.argv or not run.argv[0]:
-        raise SpecError(f"{where}.argv", "names no program", "Write for example: argv: [python3, train.py]")
+        raise SpecError(f"{where}.argv", "names no program", "Write it like: argv: [python3, train.py]")
     if len(run.argv) > MAX_WORDS:
         raise SpecError(f"{where}.argv", f"has {len(run.argv)} words", f"Give at most {MAX_WORDS}")
     for i, word in enumerate(run.argv):
         _check_text(word, f"{where}.argv[{i}]")
     for name, value in run.env.items():
         if not _NAME.fullmatch(name):
-            raise SpecError(f"{where}.env", f"{name[:40]!a} is no name of a variable", "Use letters, digits and _")
+            raise SpecError(f"{where}.env", f"{name[:40]!a} is not a variable name", "Use letters, digits and _")
         if name.startswith(OURS):
             raise SpecError(f"{where}.env.{name[:80]}", f"names that begin with {OURS} are Muster's", "Choose another")
         _check_text(value, f"{where}.env.{name[:80]}")
@@ -415,7 +415,7 @@ def check_run(run: RunSpec, where: str) -> None:
         raise SpecError(where, f"has {size} bytes", f"Give at most {MAX_BYTES}; put more into a file that it reads")
     _check_text(run.cwd, f"{where}.cwd")
     if run.cwd and not run.cwd.startswith("/"):
-        raise SpecError(f"{where}.cwd", f"{run.cwd[:80]!a} is no absolute path", "Begin it with /")
+        raise SpecError(f"{where}.cwd", f"{run.cwd[:80]!a} is not an absolute path", "Start it with /")
     check_quantity(run.grace_ms, f"{where}.grace_ms", most=HOUR_MS)
 
 
@@ -441,7 +441,7 @@ def exit_words(task: int, status: int) -> str:
 
 def _check_text(text: str, where: str) -> None:
     if "\0" in text:
-        raise SpecError(where, "holds a NUL character", "Take it out: no program can be given one")
+        raise SpecError(where, "holds a NUL character", "Remove it: a program argument cannot contain it")
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -593,7 +593,7 @@ def _check_on_demand(group: TaskGroup, where: str) -> None:
     if 0 < group.min_count <= group.on_demand < group.count:
         raise SpecError(
             f"{where}.min_count",
-            f"{group.min_count} leaves no task to start with besides the {group.on_demand} on demand",
+            f"{group.min_count} leaves no task to start with apart from the {group.on_demand} on demand",
             f"Give at least {group.on_demand + 1}, or make those on demand a workload of their own",
         )
 
@@ -618,7 +618,7 @@ def _check_node_terms(group: TaskGroup, where: str) -> None:
         wanted, avoided = set(group.node_labels[key]), set(group.avoid_labels[key])
         if "*" in avoided or wanted <= avoided:
             raise SpecError(
-                f"{where}.avoid_labels.{key}", "leaves nothing of what node_labels asks for", "Take one of them out"
+                f"{where}.avoid_labels.{key}", "excludes everything that node_labels asks for", "Remove one of them"
             )
     _check_size(group.tolerations, f"{where}.tolerations", "tolerations")
     for i, toleration in enumerate(group.tolerations):
@@ -635,11 +635,13 @@ def _check_bonds(spec: WorkloadSpec, where: str) -> None:
         _check_size(terms, f"{where}.{field}", "terms")
         for i, term in enumerate(terms):
             if not term.tags:
-                raise SpecError(f"{where}.{field}[{i}].tags", "is empty", "Give a tag: without one it means all work")
+                raise SpecError(
+                    f"{where}.{field}[{i}].tags", "is empty", "Give a tag: without one it would mean all work"
+                )
             _check_size(term.tags, f"{where}.{field}[{i}].tags", "tags")
     for term in spec.near:
         if term in spec.apart:
-            raise SpecError(f"{where}.apart", "keeps it from where `near` wants it", "Take one of the two out")
+            raise SpecError(f"{where}.apart", "contradicts `near`", "Remove one of the two")
     _check_size(spec.data, f"{where}.data", "zones")
     for i, zone in enumerate(spec.data):
         check_id(zone, f"{where}.data[{i}]")
@@ -694,7 +696,7 @@ def check_workload(spec: WorkloadSpec, where: str = "workload") -> None:
         total += group.count
         check_resources(group.request, f"{at}.request")
         if not any(group.request.vector()) and not group.mig:
-            raise SpecError(f"{at}.request", "asks for nothing", "Ask for at least one resource")
+            raise SpecError(f"{at}.request", "is empty", "Ask for at least one resource")
         _check_node_terms(group, at)
         _check_limit(spec, group, at)
     if total > MAX_TASKS:
@@ -705,7 +707,9 @@ def check_workload(spec: WorkloadSpec, where: str = "workload") -> None:
     if spec.service is not None:
         check_service(spec.service, f"{where}.service")
         if len(spec.groups) > 1:
-            raise SpecError(f"{where}.groups", "a service has one group of tasks", "Submit the others by themselves")
+            raise SpecError(
+                f"{where}.groups", "a service has one group of tasks", "Submit the others as separate workloads"
+            )
         if spec.groups[0].on_demand:
             raise SpecError(f"{where}.groups[0].on_demand", "has no meaning for a service", "Give it a capacity_type")
         for field in ("estimate_ms", "max_runtime_ms", "deadline_ms", "array"):

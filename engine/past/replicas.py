@@ -81,7 +81,7 @@ class PastReplica:
             return answer_json(self._lanes[urgency_by_name(what)].ask(question(what, arguments)))
         except (CopyGone, CopyFailed):
             at = moment(self.request.at_ms)
-            raise RefusedError(f"the copy of the cell as of {at} did not answer", "Ask again for that time") from None
+            raise RefusedError(f"the copy of the cell as of {at} did not answer", "Try again for that time") from None
 
     def close(self) -> None:
         """Let the process go."""
@@ -159,7 +159,7 @@ class PastReplicas:
             raise of_code(progress.code, progress.problem, progress.remedy)
         if progress.version < 0:
             done = f"{progress.permille // 10}% done"
-            raise BusyError(f"the cell as of {moment(request.at_ms)} is being rebuilt, {done}", "Ask again in a while")
+            raise BusyError(f"the cell as of {moment(request.at_ms)} is being rebuilt, {done}", "Try again later")
         return replica.ask(what, arguments)
 
     def version(self, request: PastRequest) -> int:
@@ -172,7 +172,7 @@ class PastReplicas:
         with self._changed:
             replica = self._replicas.pop(request, None)
             if replica is not None:
-                replica.progress = BuildProgress(code="refused", problem="it was cancelled", remedy="Ask again")
+                replica.progress = BuildProgress(code="refused", problem="it was cancelled", remedy="Try again")
                 replica.close()
                 self._changed.notify_all()
 
@@ -191,7 +191,7 @@ class PastReplicas:
             raise RefusedError("the engine is stopping", "Start it again; the journal is whole")
         building = [each for each in self._replicas.values() if not is_over(each.progress)]
         if len(building) >= MAX_BUILDING:
-            raise BusyError(f"{len(building)} earlier times are being rebuilt", "Ask again when some of them are there")
+            raise BusyError(f"{len(building)} earlier times are being rebuilt", "Try again when some of them are done")
         done = [each for each in self._replicas.values() if is_over(each.progress)]
         for old in done[: max(0, len(done) - MAX_REPLICAS + 1)]:
             del self._replicas[old.request]
@@ -295,5 +295,5 @@ def is_over(progress: BuildProgress) -> bool:
 _ENDED = BuildProgress(
     code=RefusedError.code,
     problem="the process that rebuilds earlier times ended, or needed more memory than it may have",
-    remedy="Ask again; the engine's log may have more",
+    remedy="Try again; the engine's log may have more",
 )

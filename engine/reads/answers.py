@@ -105,7 +105,7 @@ _FLAGS: tuple[tuple[int, Literal["borrowed", "burst", "backfilled"]], ...] = (
 _RULES = {
     "expired burst": "its queue's burst is over",
     "overran backfill": "backfilled, and ran past its estimate",
-    "reclaimed": "what its queue had borrowed was taken back",
+    "reclaimed": "borrowed quota was reclaimed",
     "lower priority": "lower priority, same queue",
 }
 """The reason for choosing a victim, by its entry of EVICTION_CAUSES."""
@@ -153,7 +153,9 @@ class Reader:
         for name in columns:
             column_named(query.kind, name)
         if query.offset < 0 or not 0 <= query.limit <= MAX_ROWS:
-            raise SpecError("limit", f"{query.limit} from {query.offset} is no window", f"Ask for 0 to {MAX_ROWS} rows")
+            raise SpecError(
+                "limit", f"{query.limit} from {query.offset} is not a valid window", f"Ask for 0 to {MAX_ROWS} rows"
+            )
         source = SOURCES[query.kind](self._state, self.explainer, now_ms)
         source.indexes = self.indexes.get(query.kind, {})
         if query.from_row and query.sort:
@@ -374,7 +376,7 @@ class Reader:
         if what == FAILED:
             return FAILURE_CAUSES[detail]
         if what == CHECKPOINTING:
-            return f"writes a checkpoint, to make room for {ids[detail]}"
+            return f"writing a checkpoint to make room for {ids[detail]}"
         if what == TURNED:
             return "its slack ran out"
         if what == EXITED:
@@ -389,7 +391,7 @@ class Reader:
             return self._resized(detail)
         if what == SWAPPED:
             lost, gained = detail & 0xFFFFFF, detail >> 24
-            return f"{lost} task{'s' if lost != 1 else ''} lost, {gained} placed elsewhere; on from its last checkpoint"
+            return f"{lost} task{'s' if lost != 1 else ''} lost, {gained} placed elsewhere; back at its last checkpoint"
         if what in (GROWN, SHRUNK):
             tasks, by = detail & 0xFFFFFF, (detail >> 24) - 1
             counted = f"{tasks} task{'s' if tasks != 1 else ''}"

@@ -44,7 +44,7 @@ def showback(state: State, request: ShowbackRequest, now_ms: int) -> Showback:
     since = max(request.since_ms, 0) // DAY_MS
     until = now_ms if request.until_ms is None else min(-(-request.until_ms // DAY_MS) * DAY_MS, now_ms)
     if until < since * DAY_MS or (request.until_ms is not None and request.until_ms < request.since_ms):
-        raise SpecError("until_ms", "is before the window begins", "Give a later end, or an earlier beginning")
+        raise SpecError("until_ms", "is before the start of the window", "Give a later end, or an earlier start")
 
     def within(meters: Meters, row: int) -> int:
         end = meters.amount(row, now_ms) if until == now_ms else meters.amount_before(row, until // DAY_MS)

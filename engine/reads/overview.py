@@ -346,7 +346,9 @@ class Heat:
         """Raises SpecError for a window or a level that there is not, NotFoundError for a place."""
         if request.offset < 0 or not 0 <= request.limit <= MAX_TILES:
             raise SpecError(
-                "limit", f"{request.limit} from {request.offset} is no window", f"Ask for 0 to {MAX_TILES} tiles"
+                "limit",
+                f"{request.limit} from {request.offset} is not a valid window",
+                f"Ask for 0 to {MAX_TILES} tiles",
             )
         c = self._state.capacity
         if self._divided_for != (self._state.rules, len(c.node_ids)):
@@ -423,7 +425,7 @@ def _within(c: Capacity, within: dict[str, str]) -> Numbers:
     here: Numbers = view(c.state) != NodeState.REMOVED
     for level, name in within.items():
         if level not in DOMAINS:
-            raise SpecError("within", f"'{level[:40]}' is no level of places", f"Use: {', '.join(DOMAINS)}")
+            raise SpecError("within", f"'{level[:40]}' is not a topology level", f"Use: {', '.join(DOMAINS)}")
         place = c.places.index.get(name)
         inside = view(getattr(c, level)) == (-1 if place is None else place)
         if not inside.any():

@@ -237,7 +237,7 @@ def _turned(state: State, row: int) -> tuple[Reason, ...]:
     w = state.workloads
     if not w.terms[row] or not w.has_turned(row):
         return ()
-    text = "turned to on-demand machines: its deadline leaves no slack for spot ones"
+    text = "turned to on-demand machines: its deadline leaves no slack for spot machines"
     return (Reason(token=TURNED, text=text),)
 
 
@@ -469,22 +469,22 @@ class QueueBlockers:
             spec, outlook = budgets.specs[budget], budgets.outlook(budget, now_ms)
             text = (
                 f"budget {spec.name} of {spec.scope} {spec.of} has spent {usd(outlook.spent)} of "
-                f"{usd(spec.limit_microusd)}; its next window begins {moment(outlook.window_end_ms)}"
+                f"{usd(spec.limit_microusd)}; its next window starts {moment(outlook.window_end_ms)}"
             )
             raised = f"budget {spec.name} is raised"
-            approved = f"somebody approves its spending, or {raised}"
+            approved = f"its spending is approved, or {raised}"
             yield Reason(token=BUDGET, text=text, unblock=approved if spec.action == "approve" else raised)
 
     def _behind(self) -> Iterator[Reason]:
         state = self._state
         first, queue = state.workloads.ids[self._ahead], state.queues.specs[self._queue].name
         if state.pending.by_class:
-            rule, change = f"queue {queue} is strictly first in, first out", f"queue {queue} takes another order"
+            rule, change = f"queue {queue} is strictly first in, first out", f"queue {queue} gets another order"
         else:
             rule, change = "the policy is first come, first served", "the policy becomes easy"
         yield Reason(
             token=BEHIND,
-            text=f"nothing in queue {queue} starts before {first}, which goes first: {rule}",
+            text=f"nothing in queue {queue} starts before {first}, which is ahead: {rule}",
             unblock=f"the workloads ahead of it start, or {change}",
         )
 
@@ -494,7 +494,7 @@ class QueueBlockers:
         name, limit = w.array_names.names[array], w.array_limits[array]
         yield Reason(
             token=ARRAY_LIMIT,
-            text=f"{w.array_running[array]} members of array {name} run, and at most {limit} may at once",
+            text=f"{w.array_running[array]} members of array {name} are running, limit {limit}",
             unblock=f"one of them ends, or array {name} gets a higher limit",
         )
 
@@ -503,7 +503,7 @@ class QueueBlockers:
         assert full is not None
         yield Reason(
             token=CAP,
-            text=f"the limit {full.name} lets {full.most:,} run together: {full.used:,} are in use, and it takes "
+            text=f"the limit {full.name} lets {full.most:,} run together: {full.used:,} are in use, and it needs "
             f"{full.wanted:,}",
             unblock=f"work that {full.name} counts ends, or the limit is raised in Slurm",
         )
@@ -512,13 +512,13 @@ class QueueBlockers:
         reservation = self._class.reservation
         named_pools = self._state.queues.flavors_of(self._queue)
         if reservation and self._own_reservation is None:
-            text = f"the reservation {reservation} that it names is over"
+            text = f"its reservation {reservation} is over"
         elif self._class.shapes and (lacking := self._no_such_nodes()):
             text = lacking
         elif named_pools:
-            text = f"no node in {named(list(named_pools))}, the pools of its queue, has what its tasks ask for"
+            text = f"no node in {named(list(named_pools))}, the pools of its queue, meets the request of its tasks"
         else:
-            text = "no node of the cell has what its tasks ask for"
+            text = "no node of the cell meets the request of its tasks"
         yield Reason(token=NO_NODES, text=text)
 
     def _no_such_nodes(self) -> str:
@@ -531,7 +531,7 @@ class QueueBlockers:
                         f"no node of its pools has {' and '.join(map(condition, shape.labels))}, as its tasks ask for"
                     )
                 names = named_taints(capacity, shape, capacity.labelled(shape.labels))
-                return f"every node that would do has a taint that it does not tolerate: {names}"
+                return f"every suitable node has a taint that it does not tolerate: {names}"
         return ""
 
     def _quota(self) -> Iterator[Reason]:
@@ -595,7 +595,7 @@ class QueueBlockers:
             slots = self._room.slots(shape)
             text = (
                 f"{_tasks(count)} of {task_size(shape)} needed at once; what is free in {self._pools(shape)} would "
-                f"hold {self._room.in_sum(shape)}, but is in pieces that hold {slots}"
+                f"hold {self._room.in_sum(shape)}, but it is fragmented and holds {slots}"
             )
             if shape.gpu_milli:
                 free, usable = free_gpu(self._state.capacity, shape), slots * shape.gpu_milli
@@ -628,7 +628,7 @@ class QueueBlockers:
         state = self._state
         own, promised = self._own_reservation, _promised(state, self._memory)
         if own is not None and self._own_reservation_keeps_it():
-            text = f"may use only the nodes of reservation {own.spec.name}, which begins at {moment(own.spec.start_ms)}"
+            text = f"may use only the nodes of reservation {own.spec.name}, which starts at {moment(own.spec.start_ms)}"
             yield Reason(token=RESERVED, text=text)
         elif self._lacks_room(self._first_way) and (kept := self._kept_from(self._first_way)):
             yield from self._nodes_kept(kept)
@@ -642,9 +642,9 @@ class QueueBlockers:
         first = self._state.workloads.ids[others[0][1]] if others else "what goes before it"
         promise = self._memory.reservation
         if promise is not None and promise.needs_quota(self._row):
-            text = f"fits now, but would take the quota that the start promised to {first} counts on"
+            text = f"fits now, but would take quota needed for the promised start of {first}"
             return Reason(token=RESERVED, text=text, unblock=f"more quota, or the start of {first}")
-        text = f"fits now, but would run past the start promised to {first} and take what it needs"
+        text = f"fits now, but would delay the promised start of {first}"
         return Reason(token=RESERVED, text=text, unblock=f"a shorter estimate, or the start of {first}")
 
     def _nodes_kept(self, bookings: list[int]) -> Iterator[Reason]:
@@ -655,7 +655,7 @@ class QueueBlockers:
                 spec = reservation.spec
                 yield Reason(
                     token=RESERVED,
-                    text=f"{_nodes(len(spec.nodes))} it could use are kept by reservation {spec.name}, from "
+                    text=f"{_nodes(len(spec.nodes))} it could use are held by reservation {spec.name}, from "
                     f"{moment(spec.start_ms)} until {moment(spec.end_ms)}",
                     unblock=f"the end of {spec.name}, or an estimate that ends before it begins",
                 )

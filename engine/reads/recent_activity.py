@@ -118,7 +118,7 @@ def _order_ended(state: State, event: ev.OrderEnded) -> Words:
 
 def _backed_off(state: State, event: ev.BackedOff) -> Words:
     if event.until_ms:
-        return "backed off", _pool(state, event), f"left alone until {moment(event.until_ms)}"
+        return "backed off", _pool(state, event), f"not asked for nodes until {moment(event.until_ms)}"
     return "back", _pool(state, event), "delivers again"
 
 
@@ -234,7 +234,7 @@ _TABLE: dict[type[Any], Callable[[State, Any], Words]] = {
     # The engine itself.
     ev.DowntimeBegan: lambda state, e: ("downtime began", "engine", "no engine decides from here on"),
     ev.DowntimeEnded: lambda state, e: (
-        "downtime over", "engine", f"no engine decided since {moment(e.since_ms)}",
+        "downtime over", "engine", f"no engine was running since {moment(e.since_ms)}",
     ),
     ev.ClockHeld: lambda state, e: (
         "clock held", "engine", f"the host's clock shows {moment(e.host_ms)}; the cell keeps its own time",

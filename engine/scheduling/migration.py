@@ -35,10 +35,10 @@ def migrate(state: State, command: cmd.Migrate) -> Checked:
     go, or whose queue lacks quota there."""
     rows = [_row(state, move, f"moves[{i}]") for i, move in enumerate(command.moves)]
     if not rows:
-        raise SpecError("moves", "is empty", "Name at least one workload and where it goes")
+        raise SpecError("moves", "is empty", "Give at least one workload and its target")
     if len(set(rows)) < len(rows):
         twice = next(state.workloads.ids[row] for row in rows if rows.count(row) > 1)
-        raise SpecError("moves", f"'{twice}' is there twice", "Move each workload once")
+        raise SpecError("moves", f"'{twice}' is given twice", "Move each workload once")
     targets = [_target(state, move, f"moves[{i}]") for i, move in enumerate(command.moves)]
     placed: list[Placement] = []
     refused: RefusedError | None = None
@@ -72,12 +72,12 @@ def _row(state: State, move: cmd.Move, where: str) -> int:
     row = w.row(move.id)
     if not state.is_bound(row):
         raise RefusedError(
-            f"'{move.id}' is {WorkloadState(w.state[row]).label}", "Only what is placed or runs can move"
+            f"'{move.id}' is {WorkloadState(w.state[row]).label}", "Only placed or running work can move"
         )
     if w.preempting[row] != NONE:
-        raise RefusedError(f"'{move.id}' makes room for '{w.ids[w.preempting[row]]}'", "Leave it out")
+        raise RefusedError(f"'{move.id}' is making room for '{w.ids[w.preempting[row]]}'", "Leave it out")
     if bool(move.pool) == bool(move.nodes):
-        raise SpecError(where, "names no place, or two", "Give either a pool or nodes")
+        raise SpecError(where, "needs exactly one of pool and nodes", "Give either a pool or nodes")
     return row
 
 
@@ -258,4 +258,4 @@ class Movable:
         counts = [(int(concerned[kept].sum()), why) for why, kept in self.kept_because.items()]
         counts.append((int((concerned & self.allowed & (level == KEPT)).sum()), "without another place that they fit"))
         told = "; ".join(f"{count} {why}" for count, why in counts if count)
-        return f"moving what may be moved makes no room for it ({told})" if told else "no moves make room for it"
+        return f"no allowed move makes room for it ({told})" if told else "no moves make room for it"

@@ -397,7 +397,7 @@ class Intents(Table):
         """The intent under way of that number. Raises NotFoundError."""
         intent = self.open.get(number)
         if intent is None:
-            raise NotFoundError(f"no intent {number} is under way", "It is settled, or never was")
+            raise NotFoundError(f"no intent {number} is in progress", "It is settled, or never was")
         return msgspec.convert(intent, Intent)
 
     def known(self, number: int) -> Intent | None:
@@ -592,8 +592,8 @@ def in_doubt(state: State, number: int) -> Intent:
         )
     phase = Phase(intent.phase)
     if phase != Phase.IN_DOUBT:
-        why = "it is settled" if phase.settled else "it is under way, and what comes of it is found out without you"
-        raise RefusedError(f"i{number} is {phase.label}: {why}", "Only what is in doubt waits for a word")
+        why = "it is settled" if phase.settled else "it is in progress, and Muster will find out the result"
+        raise RefusedError(f"i{number} is {phase.label}: {why}", "Only an intent in doubt can be settled")
     return intent
 
 
@@ -608,16 +608,16 @@ def answer(state: State, command: cmd.AnswerIntent) -> Checked:
     submission = wanted(intent)
     if not isinstance(submission, cmd.Submit):
         raise RefusedError(
-            f"i{command.number} is an act: it was approved for the cell as it was then",
-            f"Propose it anew: muster slurm retry i{command.number} does that",
+            f"i{command.number} is an action, approved for the state at that time",
+            f"Propose it again: muster slurm retry i{command.number} does that",
         )
     name = submission.workloads[0].id
     if name in state.intents.ids and state.intents.named.get(intent.token) != name:
         raise RefusedError(
-            f"'{name}' is another workload by now", f"Submit it under a name of its own; i{command.number}: settle it"
+            f"'{name}' is now another workload", f"Submit it under a name of its own; i{command.number}: settle it"
         )
     again = state.intents.issued
-    told = f"{command.by} has it carried again, as i{again}"
+    told = f"{command.by} sent it again, as i{again}"
     return [
         ev.IntentAnswered(command.number, Phase.RETRIED, told),
         ev.Intended(again, intent.token, intent.command),
@@ -626,7 +626,7 @@ def answer(state: State, command: cmd.AnswerIntent) -> Checked:
 
 def answered_by(state: State, number: int, command: bytes) -> list[ev.AnyEvent]:
     """The same act is wanted again, as intent `number`: whether it happened the first time no longer matters."""
-    told = f"the same was wanted again, as i{number}"
+    told = f"requested again, as i{number}"
     return [
         ev.IntentAnswered(intent.number, Phase.RETRIED, told)
         for intent in state.intents.ended

@@ -112,7 +112,7 @@ def _of_places(state: State) -> list[str]:
     w = state.workloads
     found = []
     if len(w.row_of) != len(w.ids):
-        found.append("an id is there twice")
+        found.append("an id occurs twice")
     now = view(w.state)
     if np.bincount(now, minlength=len(WorkloadState)).tolist() != w.state_counts:
         found.append("the counts of states are wrong")

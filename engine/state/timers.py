@@ -321,4 +321,4 @@ def resume(engine: Engine, host_ms: int, *, follow: bool) -> str:
     if host_ms < left_ms + MIN_DOWNTIME_MS:
         return ""
     between = f"from {time_text(left_ms)} to {time_text(host_ms)}"
-    return f"no engine decided {between}: what stood idle then is charged as downtime"
+    return f"no engine was running {between}: idle capacity in that time is charged as downtime"

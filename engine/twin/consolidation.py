@@ -98,7 +98,7 @@ def plan(engine: Engine, request: ConsolidationRequest) -> Consolidation:
     row = engine.state.workloads.row_of.get(request.unblock, NONE)
     if row != NONE and engine.state.workloads.state[row] != WorkloadState.QUEUED:
         label = WorkloadState(engine.state.workloads.state[row]).label
-        return _answer(engine, request, None, f"{request.unblock} is {label}: it does not wait for room")
+        return _answer(engine, request, None, f"{request.unblock} is {label}: it is not waiting for capacity")
     base = engine.fork()
     # What is told is to be due to the moves alone: first everything starts that would start without them.
     base.settle()
@@ -128,7 +128,7 @@ def check(state: State, request: ConsolidationRequest) -> None:
     if request.unblock:
         state.workloads.row(request.unblock)
     if request.unblock and request.free_nodes:
-        raise SpecError("free_nodes", "is given beside a workload to unblock", "Ask for one of the two")
+        raise SpecError("free_nodes", "cannot be combined with a workload to unblock", "Give one of the two")
     if bool(request.free_nodes) != bool(request.pool):
         raise SpecError("pool", "belongs to free_nodes, and free_nodes to it", "Give both or neither")
     if request.pool:
@@ -231,7 +231,7 @@ class _Planner:
                 return self._tried_out(goal, layout)
             level[stuck] = KEPT
             ids = self.state.workloads.ids
-            why = f"what would have to move finds no other place: {named([ids[row] for row in stuck])}"
+            why = f"work that would have to move finds no other place: {named([ids[row] for row in stuck])}"
         return None, f"none found in {MAX_ROUNDS} searches; {why}"
 
     def _short(self, goal: PlacementGoal) -> str:
@@ -242,15 +242,15 @@ class _Planner:
             room = in_one_piece(self.state.capacity, shape)
             if room < count and not self.state.stretched:
                 one = f"empty node of {goal.name}" if goal.row == NONE else f"task of {task_size(shape)}"
-                return f"too little is free: {_counted(count, one)} wanted, and all of it in one piece makes {room}"
+                return f"too little is free: {_counted(count, one)} wanted; unfragmented there is room for {room}"
         return ""
 
     def _has_room(self, goal: PlacementGoal) -> str:
         """The reason why no move is of use where there is room."""
         if goal.row == NONE:
-            return f"{_counted(goal.counts[0], f'empty node of {goal.name}')} there already"
+            return f"{_counted(goal.counts[0], f'empty node of {goal.name}')} already there"
         reason = self.engine.reader.explainer.reasons(goal.row)[0]
-        return f"there is room for it already, and it waits for something else: {reason.text} ({reason.token})"
+        return f"there is already room for it, and it waits for another reason: {reason.text} ({reason.token})"
 
     def _in_the_way(self, shapes: tuple[Shape, ...]) -> Rows:
         """Rows of the workloads on nodes that a task of the goal may use."""
@@ -420,7 +420,7 @@ class _Planner:
         if found.worth_it:
             return found, ""
         least = self.request.least_ratio_permille / 1000
-        return found, f"it brings {ratio / 1000:.2f} of what it costs, and {least:.2f} is asked for"
+        return found, f"it brings {ratio / 1000:.2f} of its cost, and the minimum is {least:.2f} is asked for"
 
     def _unblocked(self, row: int, after: State) -> Unblocked:
         state = self.state

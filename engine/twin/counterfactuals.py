@@ -103,7 +103,7 @@ def verified(engine: Engine, workload_id: str) -> Unblocking:
     settled = engine.fork()
     settled.settle()
     search = _Search(settled, row)
-    nothing = ChangeTrial("nothing", "the next scheduling cycle comes", ())
+    nothing = ChangeTrial("nothing", "the next scheduling cycle runs", ())
     try:
         found = _stated(nothing, workload_id) if settled.state.is_bound(row) else search.run()
     finally:
@@ -288,7 +288,7 @@ class _Search:
         others = [row for row in promised if row != self.row]
         if others:
             first = self.state.workloads.ids[min(others, key=promised.__getitem__)]
-            text = f"{first}, which is promised a start, is put on hold"
+            text = f"{first}, which has a promised start, is put on hold"
             yield self._try(ChangeTrial("promise", text, (cmd.Hold(ids=(first,)),)))
 
     def unreserve(self) -> Iterator[Counterfactual | None]:
@@ -298,7 +298,7 @@ class _Search:
             name = reservation.spec.name
             if name == self.state.workloads.class_at(self.row).reservation:
                 continue
-            text = f"reservation {name} is taken back"
+            text = f"reservation {name} is removed"
             yield self._try(ChangeTrial("reservation", text, (cmd.Unreserve(names=(name,)),)))
 
     def without_reservation(self) -> Iterator[Counterfactual | None]:

@@ -84,7 +84,7 @@ class Twins:
         with self._changed:
             if len(self.children) >= MAX_AT_ONCE:
                 raise RefusedError(
-                    f"{len(self.children)} runs of the twin are under way", "Wait for one of them, or cancel it"
+                    f"{len(self.children)} runs of the twin are in progress", "Wait for one of them, or cancel it"
                 )
             engine, run_times = self._engine, self._run_times
             try:
@@ -128,7 +128,7 @@ class Twins:
                     del self.children[run_id]
                     if self._runs[run_id].state == "running":
                         less = worker.late or worker.exit_code == forks.OUT_OF_MEMORY
-                        remedy = "Ask for a shorter horizon or fewer seeds" if less else "The engine's log has more"
+                        remedy = "Use a shorter horizon or fewer seeds" if less else "The engine's log has more"
                         problem = f"the run {worker.failure_text}"
                         self._note(run_id, state="failed", error=_error(RefusedError(problem, remedy)))
             if any(self._runs[run_id].serial != serial for run_id, serial in before.items()):
@@ -156,7 +156,7 @@ class Twins:
         found = self._runs.get(run_id)
         if found is None:
             raise NotFoundError(
-                f"there is no run '{run_id[:40]}'", "It was forgotten, or the engine restarted; ask again"
+                f"there is no run '{run_id[:40]}'", "It was dropped, or the engine restarted; ask again"
             )
         return found
 
@@ -207,11 +207,11 @@ class Twins:
 def check(state: State, ask: Ask) -> None:
     """Raises EditsError, SpecError or NotFoundError for what cannot be answered."""
     if not MIN_HORIZON_MS <= ask.horizon_ms <= MAX_HORIZON_MS:
-        raise SpecError("horizon_ms", f"{ask.horizon_ms} is not from one minute to seven days", "Give for example 24h")
+        raise SpecError("horizon_ms", f"{ask.horizon_ms} must be one minute to seven days", "Write it like 24h")
     if not 1 <= ask.seeds <= MAX_SEEDS:
-        raise SpecError("seeds", f"{ask.seeds} is not from 1 to {MAX_SEEDS}", "Give for example 8")
+        raise SpecError("seeds", f"{ask.seeds} must be 1 to {MAX_SEEDS}", "Write it like 8")
     if not 0 <= ask.seed < 2**62:
-        raise SpecError("seed", "is not from 0 to 2^62", "Give for example 0")
+        raise SpecError("seed", "is not from 0 to 2^62", "Write it like 0")
     if isinstance(ask, WhatIf):
         if len(ask.watch) > MAX_WATCHED:
             raise SpecError("watch", f"{len(ask.watch)} workloads", f"Name at most {MAX_WATCHED}")
@@ -226,7 +226,7 @@ def check(state: State, ask: Ask) -> None:
         row = state.workloads.row(ask.id)
         found = WorkloadState(state.workloads.state[row])
         if state.is_bound(row) or found.terminal:
-            raise RefusedError(f"'{ask.id}' is {found.label}", "Only what has not started yet has a start to come")
+            raise RefusedError(f"'{ask.id}' is {found.label}", "Only work that has not started has a start estimate")
     elif isinstance(ask, AskOptions):
         _check_options(state, ask)
     else:

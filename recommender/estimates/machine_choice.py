@@ -243,18 +243,18 @@ def option(model: SpeedModel, like: Fingerprint | None, place: CandidatePool, ch
 def doubts(speed: Speed | None, place: CandidatePool) -> tuple[str, ...]:
     found = []
     if speed is None:
-        found.append("no finished work tells how fast it is there")
+        found.append("no finished work shows its speed there")
     elif speed.basis == "other work":
-        own = f"only {speed.runs} like it" if speed.runs else "no work like it"
+        own = f"only {speed.runs} like it" if speed.runs else "no similar jobs"
         found.append(f"{own} finished there; {speed.compared} kinds of work tell of this type beside others")
     elif speed.runs < FEW:
-        found.append(f"only {speed.runs} like it finished there")
+        found.append(f"only {speed.runs} similar jobs finished there")
     if place.spot and not place.node_hours:
-        found.append("how often spot is taken back has not been watched")
+        found.append("spot interruptions not measured")
     elif place.spot and place.interruptions < MIN_OWN:
         found.append(f"{place.interruptions} interruptions seen in {place.node_hours:,.0f} node-hours")
     if not place.rate_microusd_hour:
-        found.append("its price is not known")
+        found.append("price not known")
     return tuple(found)
 
 
@@ -452,13 +452,13 @@ def interference_findings(found: Iterable[Slowdown]) -> list[Suggestion]:
                     baseline=f"at {100 * each.little:.0f} % held by others; by chance in 1 of {1 / each.chance:,.0f}",
                 ),
             ),
-            counterfactual=f"No suggestion below {100 * MIN_SLOWDOWN:.0f} %, or if chance explained it",
+            counterfactual=f"Not suggested below {100 * MIN_SLOWDOWN:.0f} %, or if chance explained it",
             alternatives=(
-                "Submit it with apart, so that it is not put beside the work that it meets most",
-                "Ask for whole nodes: nothing is beside it then",
-                "Do nothing: it takes longer where nodes are shared",
+                "Submit it with apart, so it avoids the work it most often shares nodes with",
+                "Ask for whole nodes, so nothing shares them",
+                "No action: it runs longer on shared nodes",
             ),
-            thin=("who is beside it is not told apart: only how much of the node others hold",),
+            thin=("the neighbours are not told apart: only how much of the node they hold",),
             severity=100 * each.slowdown,
             skill=ModelSkill(
                 model="slope of the run time, tested by permutation",

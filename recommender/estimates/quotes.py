@@ -166,7 +166,7 @@ def _check(request: QuoteRequest, now_ms: int) -> None:
     if request.gpus is not None:
         check_quantity(request.gpus, "gpus")
         if not request.gpus and request.model:
-            raise SpecError("gpus", f"is 0, and {shown(request.model)} is a model of GPUs", "Leave one of them out")
+            raise SpecError("gpus", f"is 0, but {shown(request.model)} is a model of GPUs", "Leave one of them out")
     for field in ("cpu_milli", "memory_mib"):
         if getattr(request, field) is not None:
             check_quantity(getattr(request, field), field)
@@ -204,14 +204,14 @@ def _pools(
     model = _model(request.model, sorted({pool.gpu_model for _, pool in there if pool.gpu_model}))
     kind = [(row, pool) for row, pool in there if _of_kind(pool, request, model)]
     if not kind:
-        raise SpecError("gpus", "are asked for, and no node of this cell has any", "Leave --gpus out for CPU nodes")
+        raise SpecError("gpus", "are requested, and no node of this cell has any", "Leave --gpus out for CPU nodes")
     most = max(pool.capacity.gpu_milli // 1000 for _, pool in kind)
     if (request.gpus or 0) > most:
         largest = max(kind, key=lambda each: each[1].capacity.gpu_milli)[1]
         what = f" of {model}" if model else ""
         raise SpecError(
             "gpus",
-            f"{request.gpus} on each node are asked for, and the largest node{what} has {most} (pool {largest.name})",
+            f"{request.gpus} on each node are requested, and the largest node{what} has {most} (pool {largest.name})",
             f"Ask for at most {most} on each, and for more nodes",
         )
     large = [(row, pool) for row, pool in kind if pool.capacity.gpu_milli // 1000 >= (request.gpus or 0)]
@@ -235,7 +235,7 @@ def _pools(
     for row, pool in fitting:
         have = _most_nodes(state, row, pool)
         if have < request.nodes:
-            warnings.append(f"pool {pool.name} has {have:,} nodes at most, and {request.nodes:,} are asked for")
+            warnings.append(f"pool {pool.name} has {have:,} nodes at most, and {request.nodes:,} are requested")
     return fitting, sorted(others, key=lambda each: (each[1].price_microusd_hour, each[1].name))
 
 
@@ -247,7 +247,7 @@ def _model(asked: str, known: list[str]) -> str:
     if same:
         return same[0]
     if not known:
-        raise SpecError("model", f"{shown(asked)} is asked for, and the cell has no GPUs", "Leave --model out")
+        raise SpecError("model", f"{shown(asked)} is requested, and the cell has no GPUs", "Leave --model out")
     folded = {model.lower(): model for model in known}
     near = difflib.get_close_matches(asked.lower(), folded, 3) or [m for m in folded if m.startswith(asked.lower())]
     meant = f"Did you mean {' or '.join(folded[each] for each in near[:3])}? " if near else ""
@@ -354,7 +354,7 @@ def _candidate(
     if not pool.price_microusd_hour:
         notes.append(f"pool {pool.name} has no price: give it one with `muster pool set-price`")
     if kind == "pool":
-        notes.append("other GPUs: the same run time is taken, which may be wrong")
+        notes.append("other GPUs: assumes the same run time, which may be wrong")
     have = state.capacity.pool_nodes[row]
     if have < request.nodes:
         notes.append(f"{request.nodes - have:,} nodes would have to be ordered")
@@ -516,7 +516,7 @@ def as_if_free(candidate: QuoteCandidate, run: RunTime) -> QuoteOption:
         basis="as if there were room",
         seeds=0,
         arrivals=False,
-        notes=(*candidate.notes, "further ahead than can be run: the queue of that time is not known"),
+        notes=(*candidate.notes, "further ahead than can be run: the queue at that time is not known"),
     )
 
 
@@ -558,11 +558,11 @@ def listed(offer: Offer, nodes: int, gpu_model: str, at_ms: int, run: RunTime) -
         rate_microusd_hour=rate,
         interruption_permille=None if offer.spot else 0,
         interruption_over_ms=run.p50_ms,
-        interruption_basis="not known outside the cell" if offer.spot else "on-demand machines are not taken back",
+        interruption_basis="not known outside the cell" if offer.spot else "on-demand machines are not interrupted",
         basis="list price",
         seeds=0,
         arrivals=False,
-        notes=(f"{offer.source}; no queue known: as if such machines could be bought at once; paid from when all run",),
+        notes=(f"{offer.source}; no queue known: assumes machines are available at once; charged once all run",),
     )
 
 
@@ -664,10 +664,10 @@ def _spot_odds(candidate: QuoteCandidate, run: RunTime) -> tuple[int | None, str
         return 1000, f"its machines end when they are {oldest_ms / HOUR_MS:g} h old"
     hazard = candidate.hazard_ppm_hour
     if not hazard:
-        return None, "no machine of the pool was taken back so far, and the pool does not say how often"
+        return None, "no interruption in this pool so far, and the pool declares no rate"
     nodes = candidate.spec.groups[0].count
     whose = "as the pool says" if candidate.hazard_told else "as measured in this cell"
-    basis = f"{hazard / PPM:.3g} an hour of its {nodes:,} machines, {whose}, taken as constant"
+    basis = f"{hazard / PPM:.3g} an hour of its {nodes:,} machines, {whose}, assumed constant"
     asked_ms = nodes * run.p50_ms
     if not candidate.hazard_told and asked_ms > candidate.watched_ms:
         basis += f"; extrapolated: {_hours(asked_ms)} of machines from {_hours(candidate.watched_ms)} that were watched"
@@ -702,14 +702,16 @@ def _notes(
 ) -> list[str]:
     notes = []
     if options.arrivals and not trial.arrivals:
-        notes.append("new arrivals are left out, for want of time: it may start later; --within 20s takes it")
+        notes.append("new arrivals are ignored to save time: it may start later; --within 20s includes them")
     if options.until == "ended" and not ended and not _unseen(candidate):
         notes.append(f"no run reached its end within {_hours(options.horizon_ms)}: its duration is its run time")
     if not candidate.hazard_ppm_hour:
         return notes
     kept_ms = candidate.spec.checkpoint_interval_ms
-    text = f"going on from checkpoints every {kept_ms / HOUR_MS:g} h" if kept_ms else "beginning anew each time"
+    text = (
+        f"resuming from checkpoints every {kept_ms / HOUR_MS:g} h" if kept_ms else "restarting from scratch each time"
+    )
     notes.append(f"interruptions are {'those of the runs' if ended else 'drawn from its start on'}, {text}")
     if duration.runs >= MIN_RUNS and duration.p90 is None:
-        notes.append("it may hardly ever end on spot machines: give it checkpoints (--checkpoint), or others")
+        notes.append("it may rarely finish on spot machines: add checkpoints (--checkpoint), or use on-demand")
     return notes

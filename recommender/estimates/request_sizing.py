@@ -209,10 +209,10 @@ def too_large(kind: SizedKind, ids: Sequence[str]) -> Suggestion:
         ids,
         changes,
         token="oversized",
-        finding=f"{kind.tasks:,} task{'s' * (kind.tasks != 1)} of {kind.kind} asked for more than is used: "
+        finding=f"{kind.tasks:,} task{'s' * (kind.tasks != 1)} of {kind.kind} request more than they use: "
         f"{whole(max(kind.saved_cpu_milli, 0))} CPU and {max(kind.saved_memory_mib, 0) / 1024:,.0f} GiB could be free",
-        counterfactual=f"No suggestion if less than {100 * WASTE:.0f} % of what they ask for were of no use",
-        nothing="Do nothing: what they do not use stays out of reach of what waits",
+        counterfactual=f"Not suggested if less than {100 * WASTE:.0f} % of their request were unused",
+        nothing="No action: waiting work cannot use the unused part",
         benefit=Benefit(at_risk_gpu_milli_h=max(kind.saved_cpu_milli, 0) * 24 // 16),
     )
 
@@ -223,10 +223,10 @@ def short_of_memory(kind: SizedKind, ids: Sequence[str]) -> Suggestion:
         ids,
         {"memory": kind.memory},
         token="short_of_memory",
-        finding=f"{kind.kind} uses more memory than it asks for: {kind.memory.p95:,} MiB (p95), "
-        f"{kind.memory.asked:,} MiB asked for",
-        counterfactual="No suggestion if its p95 were below its request",
-        nothing="Do nothing: where a node runs short, it is the first to be put out",
+        finding=f"{kind.kind} uses more memory than it requests: {kind.memory.p95:,} MiB (p95), "
+        f"{kind.memory.asked:,} MiB requested",
+        counterfactual="Not suggested if its p95 were below its request",
+        nothing="No action: under memory pressure it is evicted first",
         benefit=Benefit(),
     )
 
@@ -264,13 +264,13 @@ def suggestion(
         ),
         counterfactual=counterfactual,
         alternatives=(
-            "Set rightsizing to initial: new work of known kinds starts with what it needs",
-            "Tell its owner: the next submission can ask for less or more",
+            "Set rightsizing to initial: new work of known kinds starts with the recommended request",
+            "Tell its owner: the next submission can change its request",
             nothing,
         ),
         thin=(
             *((f"{kind.runs} runs and {kind.samples} samples so far",) if kind.confidence < 2 * SURE else ()),
-            *(() if ids else ("none of what runs could go on from a checkpoint: this is for what comes",)),
+            *(() if ids else ("no running task has a checkpoint to continue from: this is for new work",)),
         ),
         severity=kind.saved_cpu_milli / 1000,
         benefit=benefit,

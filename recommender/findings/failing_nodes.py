@@ -33,14 +33,14 @@ def mass_suspicion(report: AgentsReport) -> list[Suggestion]:
             about="cell",
             severity=report.suspect,
             benefit=_nodes_at_risk(report.suspect),
-            finding=f"{part} are suspect at once: it may be the network; few are declared lost at a time",
+            finding=f"{part} are suspect at once: possibly the network; only a few are declared lost at a time",
             action="notify",
             targets=(),
             evidence=(Evidence(metric="suspect nodes", window="now", rows=report.watched, value=count),),
-            counterfactual="No suggestion if fewer were suspect at once than the limit on mass suspicion",
+            counterfactual="Not suggested if fewer were suspect at once than the limit on mass suspicion",
             alternatives=(
-                "Look at the network between the nodes and this engine before anything else",
-                "Do nothing: they are declared lost few at a time, and those that call again go on as before",
+                "First check the network between the nodes and this engine",
+                "No action: they are declared lost a few at a time; those that report again continue",
             ),
         )
     ]
@@ -68,19 +68,19 @@ def straggler_suggestion(node: str, slow: list[Straggler]) -> Suggestion:
         targets=(node,),
         evidence=tuple(
             Evidence(
-                metric=f"work done by task {each.task} of {each.workload}, beside the median",
+                metric=f"work done by task {each.task} of {each.workload}, compared with the median",
                 window=f"last {each.samples} samples",
                 rows=each.members,
                 value=f"{each.done_permille / 10:.1f} % of {each.median_permille / 10:.1f} %",
             )
             for each in slow
         ),
-        counterfactual=f"No suggestion if it had done {SLOW_PERMILLE / 1000:g} of what the median member has",
+        counterfactual=f"Not suggested if it had done {SLOW_PERMILLE / 1000:g} of what the median member has",
         alternatives=(
-            "Ask the owner: its part of the work may be larger than the others'",
-            "Do nothing: the whole gang goes as fast as its slowest member",
+            "Ask the owner: its share of the work may be larger",
+            "No action: the gang runs at the speed of its slowest member",
         ),
-        thin=("why it is slow is not known: the node, its links or its share of the work",),
+        thin=("cause unknown: the node, its links or its share of the work",),
     )
 
 
@@ -88,11 +88,7 @@ def flapping(report: AgentsReport) -> list[Suggestion]:
     if not report.flapping:
         return []
     most = max(times for _, times in report.flapping)
-    lost = (
-        "1 node was lost again and again and is"
-        if len(report.flapping) == 1
-        else (f"{len(report.flapping)} nodes were lost again and again and are")
-    )
+    lost = "1 node flapped and is" if len(report.flapping) == 1 else (f"{len(report.flapping)} nodes flapped and are")
     return [
         Suggestion(
             kind="flapping",
@@ -105,10 +101,10 @@ def flapping(report: AgentsReport) -> list[Suggestion]:
             evidence=(
                 Evidence(metric="losses of one node", window="of flaps", rows=len(report.flapping), value=f"{most:,}"),
             ),
-            counterfactual="No suggestion if they had been lost less often",
+            counterfactual="Not suggested if they had been lost less often",
             alternatives=(
-                "Uncordon them once it is known what was wrong",
-                "Do nothing: they take no new work; what runs there goes on",
+                "Uncordon them once the cause is known",
+                "No action: they take no new work; running work continues",
             ),
         )
     ]
@@ -119,9 +115,9 @@ def needing_hands(report: AgentsReport) -> list[Suggestion]:
         return []
     most = max(times for _, times in report.needs_hands)
     need = (
-        "1 node is down and its repairs failed: it needs hands"
+        "1 node is down and its repairs failed: needs a person"
         if len(report.needs_hands) == 1
-        else (f"{len(report.needs_hands)} nodes are down and their repairs failed: they need hands")
+        else (f"{len(report.needs_hands)} nodes are down and their repairs failed: need a person")
     )
     return [
         Suggestion(
@@ -140,10 +136,10 @@ def needing_hands(report: AgentsReport) -> list[Suggestion]:
                     value=f"{most:,}",
                 ),
             ),
-            counterfactual="No suggestion if one of the repairs had helped",
+            counterfactual="Not suggested if one of the repairs had helped",
             alternatives=(
-                "Take them out of the cell, and out of what is paid for",
-                "Do nothing: they stay down, and nothing more is tried",
+                "Remove them from the cell, and stop paying for them",
+                "No action: they stay down, and nothing else is tried",
             ),
         )
     ]
@@ -166,10 +162,10 @@ def skewed_clocks(report: AgentsReport) -> list[Suggestion]:
             evidence=(
                 Evidence(metric="largest skew", window="last heartbeat", rows=report.watched, value=span(abs(ms))),
             ),
-            counterfactual=f"No suggestion if all were within {span(SKEW_MS)}",
+            counterfactual=f"Not suggested if all were within {span(SKEW_MS)}",
             alternatives=(
-                "Set their clocks: times in logs of their tasks are wrong",
-                "Do nothing: the engine goes by its own clock alone",
+                "Fix their clocks: log times of their tasks are wrong",
+                "No action: the engine uses only its own clock",
             ),
         )
     ]
@@ -184,7 +180,7 @@ def strangers(report: AgentsReport) -> list[Suggestion]:
             kind="strangers",
             about="cell",
             severity=len(report.strangers),
-            finding=f"agents call from {_nodes(len(report.strangers))} that nobody ordered: {names}",
+            finding=f"agents report from {_nodes(len(report.strangers))} that nobody ordered: {names}",
             action="notify",
             targets=(),
             evidence=(
@@ -195,10 +191,10 @@ def strangers(report: AgentsReport) -> list[Suggestion]:
                     value=f"{report.stranger_calls:,}",
                 ),
             ),
-            counterfactual="No suggestion if every agent named a node of this cell",
+            counterfactual="Not suggested if every agent named a node of this cell",
             alternatives=(
-                "Add the nodes, or stop their agents; a machine that is paid for may be among them",
-                "Do nothing: they get no work",
+                "Add the nodes, or stop their agents; you may be paying for one of them",
+                "No action: they get no work",
             ),
         )
     ]

@@ -117,16 +117,16 @@ def pools_ahead(
                         window=f"{_utc(at_ms)} and two hours after it",
                         rows=len(window),
                         value=f"{needed:,}",
-                        baseline=f"{has:,} that there are or will be",
+                        baseline=f"{has:,} existing or ordered",
                     ),
                     Evidence(
                         metric="boot time, 95th percentile", window="of its kind", rows=1, value=span(pool.boot_ms)
                     ),
                 ),
-                counterfactual=f"No suggestion if the p90 were {has:,} nodes or fewer",
+                counterfactual=f"Not suggested if the p90 were {has:,} nodes or fewer",
                 alternatives=(
-                    "Let the autoscaler do this by itself: `muster cell set-autoscaling predict_permille=900`",
-                    f"Do nothing: what comes then waits for nodes to boot, {span(pool.boot_ms)} or so",
+                    "Let the autoscaler do this: `muster cell set-autoscaling predict_permille=900`",
+                    f"No action: new work then waits for nodes to boot, {span(pool.boot_ms)} or so",
                 ),
                 severity=float(more),
                 benefit=Benefit(waiting_gpu_milli_h=_node_milli(pool) * more * pool.boot_ms // HOUR_MS),
@@ -157,7 +157,7 @@ def idle_pools(pools: Sequence[PoolNow], used: Mapping[str, HourlySeries]) -> li
         saved = idle * pool.price_microusd_hour
         if pool.least is not None and pool.least <= needed:
             continue
-        told = "it does not shrink by itself"
+        told = "it does not shrink automatically"
         if pool.least is not None:
             told = f"its least is {pool.least:,}"
             saved = min(pool.least - needed, idle) * pool.price_microusd_hour
@@ -175,7 +175,7 @@ def idle_pools(pools: Sequence[PoolNow], used: Mapping[str, HourlySeries]) -> li
                         window=f"last {len(last):,} hours",
                         rows=len(last),
                         value=whole(int(max(last))),
-                        baseline=f"{whole(pool.nodes * size)} that it has",
+                        baseline=f"{whole(pool.nodes * size)} in the pool",
                     ),
                     Evidence(
                         metric="price of a node",
@@ -184,10 +184,10 @@ def idle_pools(pools: Sequence[PoolNow], used: Mapping[str, HourlySeries]) -> li
                         value=f"USD {pool.price_microusd_hour / 1e6:,.2f}/h",
                     ),
                 ),
-                counterfactual=f"No suggestion if all {pool.nodes:,} had been needed once",
+                counterfactual=f"Not suggested if all {pool.nodes:,} had been needed once",
                 alternatives=(
                     "Keep some as headroom: `muster pool set-scaling --headroom` keeps whole nodes free",
-                    f"Do nothing: USD {saved / 1e6:,.2f} an hour are paid for nodes that stand idle",
+                    f"No action: USD {saved / 1e6:,.2f} an hour for idle nodes",
                 ),
                 severity=saved / 1e6,
                 cost_delta_microusd_hour=-saved,
@@ -223,23 +223,23 @@ def interruptions(pools: Sequence[PoolNow], taken: Mapping[str, HourlySeries]) -
         found.append(
             Suggestion(
                 kind="interruptions",
-                finding=f"{count:,} nodes of spot pool {pool.name} were taken back in a day, {share:.0%} of its size",
+                finding=f"{count:,} nodes of spot pool {pool.name} were reclaimed in a day, {share:.0%} of its size",
                 action="notify",
                 targets=(pool.name,),
                 evidence=(
                     Evidence(
-                        metric="nodes taken back",
+                        metric="nodes reclaimed",
                         window=f"last {len(day)} hours",
                         rows=count,
                         value=f"{count:,}",
-                        baseline="" if usual is None else f"{usual:,.1f} in a usual day",
+                        baseline="" if usual is None else f"{usual:,.1f} on a usual day",
                     ),
                 ),
-                counterfactual=f"No suggestion below {max(MIN_TAKEN, math.ceil(TAKEN_SHARE * pool.nodes)):,} a day",
+                counterfactual=f"Not suggested below {max(MIN_TAKEN, math.ceil(TAKEN_SHARE * pool.nodes)):,} a day",
                 alternatives=(
-                    "Ask for some tasks on demand: `--on-demand-share 30%` keeps a gang's core when spot goes",
-                    "Checkpoint more often: what is lost is what was done since the last one",
-                    "Do nothing: work that is stopped waits and starts again from its last checkpoint",
+                    "Ask for some tasks on demand: `--on-demand-share 30%` keeps a gang's core when spot nodes go",
+                    "Checkpoint more often: work since the last checkpoint is lost",
+                    "No action: stopped work waits and restarts from its last checkpoint",
                 ),
                 severity=share,
                 benefit=Benefit(at_risk_gpu_milli_h=_node_milli(pool) * count // 2),
@@ -287,13 +287,13 @@ def runaways(tenants: Sequence[HourlySeries], capacity: int, others_wait: int, u
                         value=whole(int(now)),
                         baseline=f"{whole(int(usual))}, the 95th percentile of {len(before):,} hours before",
                     ),
-                    Evidence(metric="asked for by what waits", window="now", rows=1, value=whole(others_wait)),
+                    Evidence(metric="requested by waiting work", window="now", rows=1, value=whole(others_wait)),
                 ),
-                counterfactual=f"No suggestion if it held less than {whole(int(RUNAWAY * usual))}, or nobody waited",
+                counterfactual=f"Not suggested if it held less than {whole(int(RUNAWAY * usual))}, or if nobody waited",
                 alternatives=(
                     "Suspend some of its work: `muster get workloads -f tenant:NAME`, `muster workload suspend ID`",
                     "Give it a budget: `muster budget set NAME --tenant TENANT --limit USD`",
-                    "Do nothing: quota and fair sharing decide what goes first",
+                    "No action: quota and fair sharing decide what starts first",
                 ),
                 severity=now / max(usual, 1),
                 benefit=Benefit(waiting_gpu_milli_h=excess * RECENT),
@@ -347,16 +347,16 @@ def stale_reservations(reservations: Sequence[ReservationNow], now_ms: int, wait
                 evidence=(
                     Evidence(metric="nodes with work", window="now", rows=each.nodes, value="0"),
                     Evidence(metric="active for", window="since its start", rows=1, value=span(empty_ms)),
-                    Evidence(metric="goes on for", window="to its end", rows=1, value=span(left_ms)),
+                    Evidence(metric="time left", window="to its end", rows=1, value=span(left_ms)),
                 ),
-                counterfactual="No suggestion if something ran on its nodes, or it ended within the hour",
+                counterfactual="Not suggested if something ran on its nodes, or it ended within the hour",
                 alternatives=(
-                    "Ask whoever made it whether they still come",
-                    f"Do nothing: {whole(held)} {'GPU' if each.gpu_milli else 'CPU'} are kept for {span(left_ms)} more",
+                    "Ask its owner whether it is still needed",
+                    f"No action: {whole(held)} {'GPU' if each.gpu_milli else 'CPU'} stay reserved for {span(left_ms)}",
                 ),
                 severity=held / 1000,
                 benefit=Benefit(waiting_gpu_milli_h=useful * min(left_ms, DAY_MS) // HOUR_MS),
-                thin=("one moment only: its nodes may have been in use before, or be wanted soon",),
+                thin=("a single reading: its nodes may have been in use before, or be needed soon",),
             )
         )
     return found
@@ -382,7 +382,7 @@ def _split(hours: Sequence[float]) -> tuple[list[float], list[float]]:
 
 
 def _short(hours: int) -> tuple[str, ...]:
-    return (f"only {hours:,} hours of it are known: no whole week has been seen",) if hours < WEEK else ()
+    return (f"only {hours:,} hours of history: less than a week",) if hours < WEEK else ()
 
 
 def _node_milli(pool: PoolNow) -> int:

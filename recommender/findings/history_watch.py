@@ -113,7 +113,7 @@ class HistoryWatch:
             *throttled_nodes(history, until_ms),
         ]
         unknown = [f"the history of {behind:,} series is still being read"] if behind else []
-        return found, unknown + ([f"{left_out:,} series are not watched: there are too many"] if left_out else [])
+        return found, unknown + ([f"{left_out:,} series are not watched: too many"] if left_out else [])
 
     def _read(self, history: TelemetryReader, keys: Sequence[Key], until_ms: int) -> int:
         """Feed the detectors. Returns how many series are not up to date yet."""
@@ -183,24 +183,24 @@ def unusual_level(unusual: UnusualLevel) -> Suggestion:
     return Suggestion(
         kind=f"unusual_{metric}",
         about=f"{of}:{subject}",
-        finding=f"{what} of {whose} is out of the ordinary: {value}, where {usual} is usual",
+        finding=f"{what} of {whose} is unusual: {value}, usually {usual}",
         action="notify",
         targets=(subject,) if subject else (),
         evidence=(
             Evidence(
                 metric=f"{metric} of {whose}",
-                window=f"{span(alarm.points * STEP_MS)} when it was first seen",
+                window=f"{span(alarm.points * STEP_MS)} at first sight",
                 rows=alarm.rows,
                 value=value,
                 baseline=f"{usual} is usual at this time, {limit} {which}",
             ),
         ),
-        counterfactual=f"No suggestion if it had been {limit} {which}",
+        counterfactual=f"Not suggested if it had been {limit} {which}",
         alternatives=(look.format(subject=subject), nothing),
         thin=short(unusual.past_ms),
         severity=alarm.severity,
         skill=ModelSkill(
-            model="alarms on what is unusual",
+            model="alarms on unusual values",
             measure="alarms on this series so far",
             value=f"{unusual.alarms} in {weeks:.1f} weeks",
             scored=alarm.rows,
@@ -211,18 +211,18 @@ def unusual_level(unusual: UnusualLevel) -> Suggestion:
 WORDS = {
     "wait_p95_s": (
         "the wait (p95)",
-        "See what it waits for: muster get workloads -f 'state:queued queue:{subject}'",
-        "Do nothing: what is usual follows within days if it stays so",
+        "See why it waits: muster get workloads -f 'state:queued queue:{subject}'",
+        "No action: if it stays, it becomes the new normal within days",
     ),
     "cost_rate": (
         "the bill",
         "See who is charged: muster budget showback --by team",
-        "Do nothing: it goes on being charged at this rate",
+        "No action: charges continue at this rate",
     ),
     "used_gpu": (
         "the GPU in use",
         "See what has ended and what waits: muster overview",
-        "Do nothing: what is idle is paid for all the same",
+        "No action: idle capacity still costs money",
     ),
 }
 """Metric -> what it is, where to look, and what doing nothing means."""
@@ -239,7 +239,7 @@ def shown(metric: str, value: float) -> str:
 def short(past_ms: int) -> tuple[str, ...]:
     if past_ms >= SHORT_MS:
         return ()
-    return (f"only {span(past_ms)} of history: the rhythm of a week is not known",)
+    return (f"only {span(past_ms)} of history: weekly pattern not known",)
 
 
 # -- failures ---------------------------------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ def failing_queue(queue: str, recent: tuple[int, int], before: tuple[int, int], 
         Suggestion(
             kind="failing_queue",
             about=queue,
-            finding=f"{now} of what ended in queue {queue} over the last day failed, {usual} before",
+            finding=f"{now} of the work ended in queue {queue} in the last day failed, {usual} before",
             action="notify",
             targets=(queue,),
             evidence=(
@@ -287,13 +287,13 @@ def failing_queue(queue: str, recent: tuple[int, int], before: tuple[int, int], 
                     window="last 24 h",
                     rows=recent[1],
                     value=now,
-                    baseline=f"{usual} of {before[1]:,} before; by chance in 1 of {1 / max(chance, 1e-12):,.0f}",
+                    baseline=f"{usual} of {before[1]:,} before; chance 1 in {1 / max(chance, 1e-12):,.0f}",
                 ),
             ),
-            counterfactual="No suggestion if fewer than twice the usual share had failed, or if it could be chance",
+            counterfactual="Not suggested if fewer than twice the usual share had failed, or if it could be chance",
             alternatives=(
                 f"See what they have in common: muster get workloads -f 'state:failed queue:{queue}'",
-                "Do nothing: retries start them again as far as their owners allowed it",
+                "No action: they are retried as often as their owners allowed",
             ),
             thin=short(past_ms),
             severity=100 * recent[0] / recent[1],
@@ -308,11 +308,11 @@ def node_errors(key: Key, errors: RareEvent) -> Suggestion:
     """A node whose devices report more errors than they usually do."""
     metric, _, node = key
     what = {"ecc_errors": "uncorrectable memory errors", "xid_errors": "driver errors (XID)"}[metric]
-    few = (f"{errors.count:g} in a day are few",) if errors.count < 3 else ()
+    few = (f"{errors.count:g} in a day is a small sample",) if errors.count < 3 else ()
     return Suggestion(
         kind=f"unusual_{metric}",
         about=node,
-        finding=f"drain node {node}: {errors.count:g} {what} within a day, where {errors.usual:.2g} are usual",
+        finding=f"drain node {node}: {errors.count:g} {what} within a day, usually {errors.usual:.2g}",
         action="drain",
         targets=(node,),
         evidence=(
@@ -321,13 +321,13 @@ def node_errors(key: Key, errors: RareEvent) -> Suggestion:
                 window="last 24 h",
                 rows=round(errors.past_ms / STEP_MS),
                 value=f"{errors.count:g}",
-                baseline=f"{errors.usual:.2g} a day; by chance in 1 of {1 / max(errors.chance, 1e-12):,.0f}",
+                baseline=f"{errors.usual:.2g} a day; chance 1 in {1 / max(errors.chance, 1e-12):,.0f}",
             ),
         ),
-        counterfactual="No suggestion for a count that the usual rate explains",
+        counterfactual="Not suggested for a count that the usual rate explains",
         alternatives=(
-            "Cordon it: what runs goes on, and is at risk",
-            "Do nothing: what runs there may fail, and lose its work since the last checkpoint",
+            "Cordon it: running work continues, at risk",
+            "No action: its work may fail and lose its progress since the last checkpoint",
         ),
         thin=(*short(errors.past_ms), *few),
         severity=errors.count,
@@ -354,7 +354,7 @@ def throttled(node: str, now: float, usual: float, rows: int) -> Suggestion:
     return Suggestion(
         kind="throttled_node",
         about=node,
-        finding=f"drain node {node}: {100 * now:.0f} % of its GPUs are held down by heat or power",
+        finding=f"drain node {node}: {100 * now:.0f} % of its GPUs are throttled by heat or power",
         action="drain",
         targets=(node,),
         evidence=(
@@ -366,11 +366,11 @@ def throttled(node: str, now: float, usual: float, rows: int) -> Suggestion:
                 baseline=f"{100 * usual:.0f} % over the day before",
             ),
         ),
-        counterfactual=f"No suggestion below {100 * THROTTLED:.0f} %, or if it had been so the day before",
+        counterfactual=f"Not suggested below {100 * THROTTLED:.0f} %, or if it was the same the day before",
         alternatives=(
-            "Look at its cooling and power first: neighbours in the rack may have the same",
-            "Do nothing: what runs there goes slowly, and a gang as slowly as its slowest member",
+            "First check cooling and power: neighbours in the rack may be affected",
+            "No action: its work runs slowly, and a gang at the speed of its slowest member",
         ),
-        thin=("one hour only: it may pass",),
+        thin=("one hour only: it may be temporary",),
         severity=100 * now,
     )

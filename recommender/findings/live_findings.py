@@ -174,12 +174,12 @@ def quota_suggestion(
             Evidence(metric="longest wait for quota", window="now", rows=len(late), value=span(longest)),
             Evidence(metric="idle sibling quota", window="now", rows=len(idle), value=neighbours),
         ),
-        counterfactual=f"No suggestion if none had waited over {span(QUOTA_WAIT_MS)}, or no sibling were idle",
+        counterfactual=f"Not suggested if none had waited over {span(QUOTA_WAIT_MS)}, or if no sibling were idle",
         alternatives=(
-            f"Raise the quota of {name}, or lower that of an idle sibling: that is for longer than today",
-            "Do nothing: they start when work of their own queue ends",
+            f"Raise the quota of {name}, or lower that of an idle sibling: a longer-term change",
+            "No action: they start when work of their own queue ends",
         ),
-        thin=("one moment only: the siblings may be idle just now", *thin),
+        thin=("a single reading: the siblings may be idle only now", *thin),
     )
 
 
@@ -254,17 +254,17 @@ def fragmented_gangs(overview: Overview, waiting: Page) -> list[Suggestion]:
             severity=longest / 3_600_000,
             parameters=("--unblock", first["id"]),
             benefit=Benefit(waiting_gpu_milli_h=waited(first)),
-            finding=f"{held_up} for room that is free, but in pieces; the largest is {first['id']}",
+            finding=f"{held_up} for free but fragmented capacity; the largest is {first['id']}",
             action="consolidate",
             targets=(first["id"],),
             evidence=tuple(evidence),
-            counterfactual=f"No suggestion if none had waited over {span(FRAGMENTED_WAIT_MS)} because of fragmentation",
+            counterfactual=f"Not suggested if none had waited over {span(FRAGMENTED_WAIT_MS)} because of fragmentation",
             alternatives=(
-                "Uncordon or add nodes, where there are any: nothing is stopped for that",
-                "Do nothing: it starts when enough of what runs ends on the same nodes",
+                "Uncordon or add nodes, if possible: nothing is stopped",
+                "No action: it starts when enough work ends on the same nodes",
             ),
             thin=(
-                "whether moves are found that make room, and at what cost, is known once they are planned",
+                "whether moves make room, and at what cost, is known once they are planned",
                 *partial(waiting),
             ),
         )
@@ -317,18 +317,20 @@ def forgotten_cordons(
             targets=tuple(node.id for node in idle[:MAX_TARGETS]),
             evidence=(
                 Evidence(
-                    metric="time cordoned, at least", window="since the cordon", rows=len(idle), value=span(shortest)
+                    metric="minimum time cordoned", window="since the cordon", rows=len(idle), value=span(shortest)
                 ),
-                Evidence(metric="capacity out of use", window="now", rows=len(idle), value=f"{whole(capacity)} {unit}"),
+                Evidence(
+                    metric="capacity out of service", window="now", rows=len(idle), value=f"{whole(capacity)} {unit}"
+                ),
                 Evidence(metric="workloads queued", window="now", rows=queued, value=f"{queued:,}"),
             ),
-            counterfactual=f"No suggestion if they had been cordoned for less than {span(CORDONED_MS)} or had work",
+            counterfactual=f"Not suggested if they had been cordoned for less than {span(CORDONED_MS)} or had work",
             alternatives=(
                 "Ask who cordoned them, and why, before returning them",
-                f"Do nothing: {whole(capacity)} {unit} stay out of use"
-                + ("" if queued else "; nothing waits for them"),
+                f"No action: {whole(capacity)} {unit} stay out of service"
+                + ("" if queued else "; nothing is waiting for them"),
             ),
-            thin=("why they were cordoned is not recorded, and there are no device health readings to check",),
+            thin=("why they were cordoned is not recorded, and there are no device health readings",),
         )
     ]
 
@@ -359,11 +361,11 @@ def overruns(
     unknown = list(partial(running))
     if silent:
         unknown.append(
-            f"{silent} of {judged} running workloads have too few finished likes to say how long they should run"
+            f"{silent} of {judged} running workloads have too few similar finished jobs for a run time estimate"
         )
     if early:
         unknown.append(
-            f"{early} of {judged} running workloads are past {OVERRUN} x their likes' p90, but fewer than "
+            f"{early} of {judged} running workloads are past {OVERRUN} x the p90 of similar jobs, but fewer than "
             f"{MIN_LIKES} of those have finished, and what their owners asked for is not over"
         )
     return [overrun_suggestion(kind, sorted(its, key=by_excess), covered) for kind, its in late.items()], tuple(unknown)
@@ -386,7 +388,7 @@ def overrun_suggestion(kind: str, late: Sequence[OverdueRun], covered: QuantileC
             value=span(row["run"]),
         ),
         Evidence(
-            metric=f"p90 run time of likes ({likely.level})",
+            metric=f"p90 run time of similar jobs ({likely.level})",
             window=f"last {likely.samples} finished",
             rows=likely.samples,
             value=span(likely.p90_ms),
@@ -398,17 +400,17 @@ def overrun_suggestion(kind: str, late: Sequence[OverdueRun], covered: QuantileC
     return Suggestion(
         kind="overrun",
         about=kind,
-        finding=f"{others}{row['id']} has run {span(row['run'])}, over {OVERRUN} x its likes' p90 "
+        finding=f"{others}{row['id']} has run {span(row['run'])}, over {OVERRUN} x the p90 of similar jobs "
         f"({span(likely.p90_ms)})",
         action="notify",
         targets=tuple(each["id"] for each, _ in late[:MAX_TARGETS]),
         evidence=tuple(evidence),
-        counterfactual=f"No suggestion if {'none' if others else 'it'} had run {'more' if others else 'less'} than "
-        f"{f'{OVERRUN} x the p90 of its likes' if others else span(limit)}",
+        counterfactual=f"Not suggested if {'none' if others else 'it'} had run {'more' if others else 'less'} than "
+        f"{f'{OVERRUN} x the p90 of similar jobs' if others else span(limit)}",
         alternatives=(
             f"Requeue {'those' if others else 'it'}, if the owner finds {'them' if others else 'it'} stuck: work since "
             "the last checkpoint is lost",
-            f"Do nothing: {'they keep their' if others else 'it keeps its'} capacity until the end",
+            f"No action: {'they keep their' if others else 'it keeps its'} capacity until the end",
         ),
         thin=doubts(row, likely, covered),
         severity=row["run"] / likely.p90_ms,
@@ -417,7 +419,7 @@ def overrun_suggestion(kind: str, late: Sequence[OverdueRun], covered: QuantileC
         if covered is None
         else ModelSkill(
             model="run times",
-            measure="runs within their p90 (900 of 1,000 is perfect)",
+            measure="runs within their p90 (900 of 1,000 is ideal)",
             value=f"{covered.p90_coverage_permille:,} of 1,000",
             scored=covered.scored,
         ),
@@ -428,14 +430,14 @@ def doubts(row: Row, likely: RunTimeOpinion, covered: QuantileCoverage | None) -
     """Return the reasons that weaken a finding which rests on the estimated run time."""
     found = []
     if likely.samples < MIN_LIKES:
-        found.append(f"only {likely.samples} of its likes have finished")
+        found.append(f"only {likely.samples} similar jobs have finished")
     if (row["estimate"] or 0) > row["run"]:
-        found.append(f"its owner asked for {span(row['estimate'])}, which is not over yet")
+        found.append(f"its requested time, {span(row['estimate'])}, is not over yet")
     if covered is None or covered.scored < MIN_SCORED:
         found.append(f"fewer than {MIN_SCORED} estimates have been scored so far")
     elif not CALIBRATED_PERMILLE[0] <= covered.p90_coverage_permille <= CALIBRATED_PERMILLE[1]:
         found.append(
-            f"the estimates are off: p90 held for {covered.p90_coverage_permille / 10:.1f} % of past runs, not 90 %"
+            f"the estimates are off: p90 right for {covered.p90_coverage_permille / 10:.1f} % of past runs, not 90 %"
         )
     return tuple(found)
 
@@ -454,7 +456,7 @@ def rows(page: Page, *needed: str) -> Iterator[Row]:
 def partial(page: Page) -> tuple[str, ...]:
     """A line when the page is a window onto more rows than it holds."""
     seen = len(page.rows)
-    return (f"looked at {seen:,} of {page.matched:,} workloads",) if seen < page.matched else ()
+    return (f"checked {seen:,} of {page.matched:,} workloads",) if seen < page.matched else ()
 
 
 def gpu_milli_h(gpu_milli: int, cpu_milli: int, ms: int) -> int:

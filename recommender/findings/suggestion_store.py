@@ -152,7 +152,7 @@ class SuggestionStore:
                 return True
             return False
         if away_ms >= GONE_MS:
-            news = f"it was gone for {span(away_ms)} and is found again"
+            news = f"it was gone for {span(away_ms)} and is back"
         elif rejection.severity > 0 and suggestion.severity >= WORSE * rejection.severity:
             news = f"{_value(suggestion)}, where it was {rejection.value}"
         elif suggestion.action != "notify" and (new := sorted(set(suggestion.targets) - set(rejection.targets))):
@@ -174,7 +174,7 @@ class SuggestionStore:
             raise SpecError("reason", "is not one printable line", f"Give at most {MAX_REASON} characters")
         standing = self._of(suggestion)
         if standing.rejected is not None:
-            raise RefusedError(f"{suggestion.id} is rejected already", "It is told again when things change")
+            raise RefusedError(f"{suggestion.id} is already rejected", "It returns when things change")
         standing.rejected = Rejection(
             at_ms=now_ms,
             who=who,

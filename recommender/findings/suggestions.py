@@ -240,7 +240,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The metric when it was due; None when it was not measured."""
     why: str
     others: float | None = None
-    """How the same metric moved meanwhile, in its own unit, in the median of those where nothing was done."""
+    """How the same metric moved meanwhile, in its own unit, in the median of those without action."""
 
 
 class Followed(msgspec.Struct, frozen=True, kw_only=True):
@@ -348,12 +348,12 @@ def judged(expected: Expected, seen: float | None, others: float | None = None) 
         return Verdict(outcome="unknown", seen=None, why=why, others=others)
     way = expected.to - expected.was
     if not way or not math.isfinite(way):
-        return Verdict(outcome="unknown", seen=seen, why="nothing was promised to change", others=others)
+        return Verdict(outcome="unknown", seen=seen, why="no change was predicted", others=others)
     gone = (seen - expected.was) / way
     was, now, to = (figure(expected.metric, value) for value in (expected.was, seen, expected.to))
-    told = f"{expected.metric} went from {was} to {now}; {to} was promised"
+    told = f"{expected.metric} went from {was} to {now}; predicted {to}"
     if gone >= PARTLY and others is not None and (seen - others - expected.was) / way < PARTLY:
-        why = f"{told}, but it moved by {figure(expected.metric, others)} where nothing was done"
+        why = f"{told}, but it moved by {figure(expected.metric, others)} without action"
         return Verdict(outcome="unknown", seen=seen, why=why, others=others)
     if gone >= KEPT:
         return Verdict(outcome="held", seen=seen, why=told, others=others)

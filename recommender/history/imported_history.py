@@ -178,7 +178,7 @@ class Prometheus:
         except httpx.TransportError as error:
             raise UnreachableError(f"no Prometheus answers at {self.where} ({error})", "Check the address") from None
         except UnicodeError:
-            raise UnreachableError(f"{self.where[:80]} is no name of a host", "Check the address") from None
+            raise UnreachableError(f"{self.where[:80]} is not a host name", "Check the address") from None
         try:
             told = msgspec.json.decode(content, type=_Answer)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -205,7 +205,7 @@ class Prometheus:
             if time.monotonic() > self._until:
                 raise UnreachableError(
                     f"{self.where} took more than {self._deadline_s:g} s in all",
-                    "What was brought in stays: import again to go on",
+                    "Imported data is kept: import again to continue",
                 )
             parts.append(part)
         return b"".join(parts)

@@ -47,9 +47,9 @@ def check(act: Act) -> None:
         if given and field not in row.fields:
             raise SpecError(field, f"has no meaning for {act.action}", "Leave it out")
         if field in row.fields and not given and act.targets:
-            raise SpecError(field, "is missing", "Say what it shall be")
+            raise SpecError(field, "is missing", "Give a value")
     if not act.targets:
-        raise SpecError("targets", "is empty", f"Name each {row.kind}")
+        raise SpecError("targets", "is empty", f"Give the id of each {row.kind}")
     if len(act.targets) > row.most:
         at_once = "one" if row.most == 1 else f"at most {row.most:,}"
         raise SpecError("targets", f"are {len(act.targets):,}", f"Give {at_once} at a time")
@@ -74,9 +74,9 @@ def of_command(type_: type[Command]) -> ActionName | None:
 def why_not(action: Action, target: Target) -> str:
     """The reason that the action does not apply to a target in its present state; empty when it applies."""
     if action.kind == "policy":
-        return f"{target.id} is in force already" if target.id == target.state else ""
+        return f"{target.id} is already in force" if target.id == target.state else ""
     if target.state in action.with_work and not target.work:
-        return f"{target.id} is {target.state}, and no work is left there"
+        return f"{target.id} is {target.state}, no work left there"
     return "" if target.state in action.states else f"{target.id} is {target.state}"
 
 

@@ -66,7 +66,7 @@ def make_canary(given: Given, cell: PlannedCell) -> Act:
 def read_canary(typed: Typed, cell: SeenCell) -> Act:
     """Raises SpecError naming the flag."""
     if bool(typed["ids"]) == bool(typed["policy"]):
-        raise SpecError("--order", "is for queues, --policy for the whole cell", "Name queues, or give a policy")
+        raise SpecError("--order", "is for queues, --policy for the whole cell", "Give queues or a policy")
     tried = plan.Canary(
         order=typed["order"],
         policy=typed["policy"],
@@ -81,11 +81,11 @@ def express_canary(act: Act) -> AnyCommand:
     """Raises SpecError unless exactly one of order and policy is given."""
     change = required(act.canary, "canary")
     if (change.order is None) == (change.policy is None):
-        raise SpecError("canary", "has not exactly one of order and policy", "Give an order for queues, or a policy")
+        raise SpecError("canary", "needs exactly one of order and policy", "Give an order for queues, or a policy")
     if change.order is not None:
         return commands.OrderQueues(names=act.targets, order=change.order)
     if len(act.targets) > 1:
-        raise SpecError("targets", "are several", "A policy is for the whole cell: name that")
+        raise SpecError("targets", "are several", "A policy applies to the whole cell: give the cell")
     return commands.SetPolicy(policy=required(change.policy, "canary.policy"))
 
 
@@ -101,7 +101,7 @@ def refuse_in_force(act: Act, targets: tuple[Target, ...]) -> None:
     canary = required(act.canary, "canary")
     same = tuple(target.id for target in targets if has_tried(target, canary))
     if same:
-        raise RefusedError(f"{listed(same)} has exactly that", "Leave it out; nothing needs doing")
+        raise RefusedError(f"{listed(same)} already has that", "Leave it out: nothing to do")
 
 
 def canary_back(act: Act, shown: tuple[Target, ...]) -> Iterator[Act]:
@@ -132,7 +132,7 @@ def canary_steps(action: Action, act: Act, targets: tuple[Target, ...]) -> list[
     """The setting that is tried and the rule by which it is judged, a line for each target."""
     canary = required(act.canary, "canary")
     judged = (
-        f"then for {span(canary.window_ms)}: taken back if the p95 of waits is above "
+        f"then for {span(canary.window_ms)}: rolled back if p95 wait is above "
         f"{canary.worst_permille / 10:,.12g}% of what it was, or fewer than {canary.least_starts:,} start"
     )
     if canary.policy is not None:
@@ -163,7 +163,7 @@ CELL_ACTIONS: tuple[Action, ...] = (
         most=1,
         of_cell=True,
         tier="T1",
-        raised="work has to give way",
+        raised="work must be preempted",
         impact=("displaces",),
         command="SetPolicy",
         express=express_policy,
@@ -176,7 +176,7 @@ CELL_ACTIONS: tuple[Action, ...] = (
         name="canary",
         label="Canary",
         verb="Try another setting on",
-        summary="try another order of queues, or policy of the cell; keep it only if waits stay as they were",
+        summary="try another queue order or cell policy; keep it only if waits do not get worse",
         example=":canary QUEUE --order fair --window 4h",
         parameters={
             "queues": Parameter(type="queue", many=True, target=True),
@@ -193,7 +193,7 @@ CELL_ACTIONS: tuple[Action, ...] = (
             Argument("ids", metavar="QUEUE", help="none with --policy", many=True, required=False, of="queue"),
             flag("order", choices=ORDERS, help="of these queues", apart="tried!"),
             flag("policy", choices=POLICIES, help="of the whole cell", apart="tried!"),
-            flag("window", "duration", "TIME", "of the cell, after which it is judged (1h)", default="1h"),
+            flag("window", "duration", "TIME", "of cell time before the verdict (1h)", default="1h"),
             flag("worst-percent", "percent", "N", "waits in percent (110)", default=110),
             flag("least-starts", "count", "N", "that a verdict needs (20)", default=20),
         ),
@@ -204,13 +204,13 @@ CELL_ACTIONS: tuple[Action, ...] = (
         refuse=refuse_in_force,
         of_cell=True,
         tier="T1",
-        raised="work has to give way",
+        raised="work must be preempted",
         impact=("displaces",),
         command="OrderQueues",
         express=express_canary,
         # What it led to is measured by `runbooks.gate.aftermath`.
         done=lambda act, before, now: act.canary is not None and has_tried(now, act.canary),
-        verified="has it; then waits in the window against those before it and those of the others",
+        verified="has it; then waits in the window against waits before it and in other queues",
         waits=True,
         timeout_ms=MARGIN_MS,
         inverse="Set {them} back to {was}",
@@ -252,9 +252,9 @@ def read(typed: Typed, cell: SeenCell) -> Act:
     was = next((spec for spec in cell.budgets() if spec.name == typed["name"]), None)
     given = [(scope, typed[scope]) for scope in WHOSE if typed[scope]]
     if not given and was is None:
-        raise SpecError("--queue", "is missing", "Say whose budget it is: --tenant, --team or --queue")
+        raise SpecError("--queue", "is missing", "Give its owner: --tenant, --team or --queue")
     if was is None and typed["limit"] is None:
-        raise SpecError("--limit", "is missing", "Say how much may be spent, such as --limit 500")
+        raise SpecError("--limit", "is missing", "Give the amount, such as --limit 500")
     fields = {} if was is None else {name: getattr(was, name) for name in was.__struct_fields__}
     fields["name"] = typed["name"]
     if given:
@@ -268,7 +268,7 @@ def express(act: Act) -> AnyCommand:
     """Raises SpecError unless the act describes its one budget."""
     budget = required(required(act.money, "money").budget, "spec_parts.budget")
     if act.targets != (budget.name,):
-        raise SpecError("spec_parts.budget", f"{budget.name} is not the target", "Set one budget, by its own name")
+        raise SpecError("spec_parts.budget", f"{budget.name} is not the target", "Set one budget, by its name")
     return commands.SetBudgets(budgets=(budget,))
 
 
@@ -278,7 +278,7 @@ def given_budget(act: Act) -> BudgetSpec | None:
 
 def refuse(act: Act, targets: tuple[Target, ...]) -> None:
     if given_budget(act) == targets[0].budget:
-        raise RefusedError(f"{targets[0].id} has exactly that", "Nothing needs doing")
+        raise RefusedError(f"{targets[0].id} already has that", "Nothing to do")
 
 
 def back(_: Act, shown: tuple[Target, ...]) -> Iterator[Act]:
@@ -312,7 +312,7 @@ BUDGET_ACTIONS: tuple[Action, ...] = (
         name="set_budget",
         label="Set budget",
         verb="Set",
-        summary="what a tenant, a team or a queue may spend in each window",
+        summary="limit what a tenant, team or queue spends in each window",
         example=":set-budget NAME --queue QUEUE --limit 500",
         parameters={
             "budget": one("budget"),
@@ -323,20 +323,20 @@ BUDGET_ACTIONS: tuple[Action, ...] = (
         },
         at_most_one=(("limit_usd", "add_usd"),),
         some=("limit_usd", "add_usd", "on_spent", "warn_permille"),
-        not_for_models="it changes what may be spent",
+        not_for_models="it changes a spending limit",
         make=make,
         arguments=(
             Argument("name", metavar="NAME"),
             flag("tenant", apart="whose", default=""),
             flag("team", apart="whose", default=""),
             flag("queue", apart="whose", default="", help="with all queues below it", of="queue"),
-            flag("limit", "money", "USD", "that may be spent in each window"),
+            flag("limit", "money", "USD", "limit for each window"),
             flag("window", "duration", "TIME", "such as 1d, 7d or 30d (default); windows follow each other"),
             flag(
                 "then", choices=THEN,
-                help="when all is spent: show it (default), start nothing more of it, or only what somebody approves",
+                help="when it is spent: only warn (default), hold new work, or require approval",
             ),
-            flag("warn-percent", "percent", "N", "of the limit, shown from then on (80)"),
+            flag("warn-percent", "percent", "N", "of the limit: warn from then on (80)"),
         ),
         read=read,
         kind="budget",
@@ -348,7 +348,7 @@ BUDGET_ACTIONS: tuple[Action, ...] = (
         command="SetBudgets",
         express=express,
         done=lambda act, before, now: act.money is not None and now.budget == act.money.budget,
-        verified="says what was given",
+        verified="has the given values",
         proof=(EffectProof("budget_spent_permille", "<", 1000),),
         inverse="Set {them} back to what it was ({was}); if that is none, remove it",
         back=back,
@@ -359,16 +359,16 @@ BUDGET_ACTIONS: tuple[Action, ...] = (
         name="remove_budget",
         label="Remove budget",
         verb="Remove",
-        summary="take budgets back",
+        summary="remove budgets",
         example=":remove-budget NAME",
         parameters={"budgets": ids("budget")},
-        not_for_models="it changes what may be spent",
+        not_for_models="it changes a spending limit",
         kind="budget",
         states=("set",),
         tier="T1",
         command="RemoveBudgets",
         after=("not set",),
-        verified="is not set any more",
+        verified="is no longer set",
         inverse="Set {them} to {was} again",
         back=back,
         change=change,
@@ -391,7 +391,7 @@ NOTICE_ACTIONS: tuple[Action, ...] = (
         name="notify",
         label="Notify",
         verb="Tell",
-        summary="tell channels of the policy something",
+        summary="send a message to channels of the policy",
         example=":notify CHANNEL --text 'pool h100 is short of nodes'",
         parameters={"channels": ids("channel"), "text": TEXT},
         arguments=(ONE_LINE,),
@@ -399,20 +399,20 @@ NOTICE_ACTIONS: tuple[Action, ...] = (
         fields=("note",),
         most=16,
         states=("known",),
-        otherwise="Only channels of the policy can be told",
+        otherwise="Only channels of the policy can be notified",
         tier="T0",
         done=lambda act, before, now: True,
-        verified="it is in the outbox; what comes of it is in the audit",
-        inverse="Cannot be undone: what was said was said",
-        title=lambda act: f"Tell {listed(act.targets)}",
+        verified="it is in the outbox; delivery is recorded in the audit",
+        inverse="Cannot be undone: the message is sent",
+        title=lambda act: f"Notify {listed(act.targets)}",
         steps=steps,
-        found=lambda before, now, done: f"{now.id} is told",
+        found=lambda before, now, done: f"{now.id} is notified",
     ),
     Action(
         name="open_review",
         label="Open review",
         verb="Open a review of",
-        summary="have a proposal, or anything else with an id, looked at by others",
+        summary="ask others to review a proposal, or anything else with an id",
         example=":open-review ID --text 'why twice?'",
         parameters={"about": one("object"), "text": TEXT},
         arguments=(ONE_LINE,),
@@ -420,11 +420,11 @@ NOTICE_ACTIONS: tuple[Action, ...] = (
         fields=("note",),
         most=1,
         states=("known",),
-        otherwise="Name a proposal or another object",
+        otherwise="Give a proposal or another object",
         tier="T0",
         done=lambda act, before, now: True,
         verified="it is open",
-        inverse="Cannot be undone: somebody closes it",
+        inverse="Cannot be undone: another person closes it",
         steps=steps,
         found=lambda before, now, done: f"a review of {now.id} is open",
     ),

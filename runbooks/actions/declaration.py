@@ -108,7 +108,7 @@ def why_not_id(text: str) -> str:
         return "is empty, which could mean all"
     if not text.isascii():
         odd = next(char for char in text if not char.isascii())
-        return f"holds U+{ord(odd):04X}, which only looks like another letter or cannot be seen"
+        return f"holds U+{ord(odd):04X}, a look-alike or invisible character"
     if len(text) > MAX_ID:
         return "is longer than any id"
     if PATTERN.search(text):
@@ -321,7 +321,7 @@ class Action:
     """States of a target in which the action makes sense: what must hold before it is done. Not used for policies."""
     with_work: tuple[str, ...] = ()
     """Those of `states` in which it makes sense only while work is left on the target."""
-    otherwise: str = "Nothing needs doing"
+    otherwise: str = "Nothing to do"
     """What a person can do when a target is in another state."""
     refuse: Callable[[Act, tuple[Target, ...]], None] | None = None
     """Raises RefusedError for targets that the act was not thought out for, or that are so already."""
@@ -455,7 +455,7 @@ METAVARS: Mapping[Kind, str] = {
 def required(given: T | None, where: str) -> T:
     """Raises SpecError for what is left out."""
     if given is None or given == "":
-        raise SpecError(where, "is missing", "Say what it shall be")
+        raise SpecError(where, "is missing", "Give a value")
     return given
 
 
@@ -576,11 +576,11 @@ def tier_and_why(
     """The tier of acting on these targets now, and what raised it above the action's own. `pool_nodes` is pool name ->
     how many nodes it has, `running` how many workloads of the cell are bound."""
     raises = (
-        ("it throws away work that was done", discards_work(action, targets)),
-        ("it takes a large share of a pool out of use", takes_large_share(action, act, targets, pool_nodes)),
-        ("it stops work that runs", interrupts_work(action, targets)),
-        ("it stops a large share of the work of the cell", stops_large_share(action, targets, running)),
-        ("it may make a pool much larger", grows_much(action, act, targets)),
+        ("it discards completed work", discards_work(action, targets)),
+        ("it takes a large share of a pool out of service", takes_large_share(action, act, targets, pool_nodes)),
+        ("it stops running work", interrupts_work(action, targets)),
+        ("it stops a large share of the cell's work", stops_large_share(action, targets, running)),
+        ("it may grow a pool a lot", grows_much(action, act, targets)),
     )
     why = tuple(text for text, is_so in raises if is_so)
     return plan.TIERS[min(plan.TIERS.index(action.tier) + len(why), len(plan.TIERS) - 1)], why

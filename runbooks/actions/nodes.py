@@ -107,7 +107,7 @@ NODE_ACTIONS: tuple[Action, ...] = (
         kind="node",
         states=("ready", "cordoned", "draining"),
         with_work=("draining",),
-        otherwise="Only nodes that are ready or cordoned, or drain with work left on them, can be drained",
+        otherwise="Only nodes that are ready, cordoned, or draining with work on them can be drained",
         depends=("state", "work"),
         tier="T2",
         raised=LARGE_POOL,
@@ -120,7 +120,7 @@ NODE_ACTIONS: tuple[Action, ...] = (
         proof=(EffectProof("node_workloads", "==", 0),),
         waits=True,
         timeout_ms=MINUTES_MS,
-        inverse="Uncordon {them}; work since the last checkpoint is lost and does not return by itself",
+        inverse="Uncordon {them}; work since the last checkpoint is lost and does not return automatically",
         back=by_state({"ready": "uncordon", "cordoned": "cordon"}),
         undoes=("uncordon",),
         found=lambda before, now, done: (
@@ -130,21 +130,21 @@ NODE_ACTIONS: tuple[Action, ...] = (
     Action(
         name="interrupt",
         verb="Interrupt",
-        summary="nodes get their notice as if the provider took them back",
+        summary="simulate a provider's interruption notice for nodes",
         past="interrupted",
         parameters=NODES,
-        not_for_models="it tells the cell that a provider takes nodes back",
+        not_for_models="it tells the cell that a provider reclaims nodes",
         kind="node",
         states=("ready", "cordoned"),
-        otherwise="Only ready or cordoned nodes can be interrupted; one that drains may have had its notice",
+        otherwise="Only ready or cordoned nodes can be interrupted; a draining node may already have its notice",
         depends=("state", "work"),
         tier="T3",
         impact=("takes_nodes", "stops_residents"),
         command="Interrupt",
         edit="fail",
         after=("draining",),
-        verified="is draining to its end",
-        inverse="Cannot be undone: gone after the notice are {them}; order or add others",
+        verified="is draining until its end",
+        inverse="Cannot be undone: {them} will be gone after the notice; order or add others",
         found=lambda before, now, done: (
             f"{state_of(now)}, with {workloads(len(now.work))} until its end" if now.work else ""
         ),
@@ -156,7 +156,7 @@ AUTOSCALER = "autoscaler"
 """The target of a change of its settings."""
 LIMITS = ("least", "most", "headroom", "priority")
 POOL_TARGETS: ActionName = "set_targets"
-MAY_GO = f"{LARGE_POOL} may go; it may more than double"
+MAY_GO = f"{LARGE_POOL} removed; it may more than double"
 SCALING = ("scaling",)
 GROWING = ("growing",)
 """State of a pool that grows by itself."""
@@ -167,7 +167,7 @@ def scaling_of(act: Act) -> ScalingChange:
 
 
 def has_that(target: str) -> RefusedError:
-    return RefusedError(f"{target} has exactly that", "Nothing needs doing")
+    return RefusedError(f"{target} already has that", "Nothing to do")
 
 
 def values(of: msgspec.Struct | ScalingChange, fields: list[str]) -> str:
@@ -179,7 +179,7 @@ def values(of: msgspec.Struct | ScalingChange, fields: list[str]) -> str:
 
 
 def found_setting(before: Target, now: Target, done: bool) -> str:
-    return f"{now.id} has {'another setting' if done else 'what it had'}"
+    return f"{now.id} has {'the new setting' if done else 'what it had'}"
 
 
 # -- set_price --------------------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def make_nodes(given: Given, cell: PlannedCell) -> Act:
     has = cell.nodes(pool)
     nodes = given["nodes"] if "nodes" in given else has + given.get("add_nodes", 0) - given.get("remove_nodes", 0)
     if nodes < 0:
-        raise RefusedError(f"pool {pool} has {has:,} nodes, fewer than are to go", "Take fewer")
+        raise RefusedError(f"pool {pool} has {has:,} nodes, fewer than the number to remove", "Remove fewer")
     return plan.Act(action="scale_pool", targets=(pool,), nodes=nodes)
 
 
@@ -254,7 +254,7 @@ def limits_act(given: Given) -> Act:
 def read_limits(typed: Typed, cell: SeenCell) -> Act:
     """Raises SpecError when nothing is given."""
     if all(typed[field] is None for field in LIMITS):
-        raise SpecError("", "nothing is given", "Give --least, --most, --headroom or --priority")
+        raise SpecError("", "no value is given", "Give --least, --most, --headroom or --priority")
     return limits_act(typed)
 
 
@@ -287,7 +287,7 @@ def change_limits(act: Act, target: Target) -> tuple[str, str]:
     assert target.size is not None, "a pool's size is read before it is changed"
     change, has = scaling_of(act), target.size.scaling
     fields = [field for field in LIMITS if getattr(change, field) is not None]
-    return "does not grow by itself" if has is None else values(has, fields), values(change, fields)
+    return "is not autoscaled" if has is None else values(has, fields), values(change, fields)
 
 
 def refuse_unchanged(change: Callable[[Act, Target], tuple[str, str]]) -> Callable[[Act, tuple[Target, ...]], None]:
@@ -395,7 +395,7 @@ def make_settings(given: Given, cell: PlannedCell) -> Act:
 
 def read_settings(typed: Typed, cell: SeenCell) -> Act:
     if not typed["preset"] and not typed["settings"]:
-        raise SpecError("", "nothing is given", "Give --preset, or SETTING=VALUE")
+        raise SpecError("", "no value is given", "Give --preset, or SETTING=VALUE")
     change = plan.ScalingChange(preset=typed["preset"], settings=typed["settings"])
     return plan.Act(action="set_autoscaling", targets=(AUTOSCALER,), scaling=change)
 
@@ -438,10 +438,10 @@ POOL_ACTIONS: tuple[Action, ...] = (
         name="set_price",
         label="Set price",
         verb="Set price of",
-        summary="what a node of a pool costs from now on",
+        summary="set the price of a pool's nodes",
         example=":set-price POOL 12.5",
         parameters={"pool": one("pool"), "microusd_hour": number(10**12, required=True)},
-        not_for_models="it changes what people pay",
+        not_for_models="it changes what people are charged",
         make=lambda given, cell: price_act(given["pool"], given["microusd_hour"]),
         arguments=(
             Argument("pool", metavar="POOL", of="pool"),
@@ -464,7 +464,7 @@ POOL_ACTIONS: tuple[Action, ...] = (
         ),
         done=lambda act, before, now: now.price_microusd_hour == price_of(act),
         verified="has the price given",
-        inverse="Set price of {them} back to {was}; what was charged meanwhile stays charged",
+        inverse="Set price of {them} back to {was}; charges made until then stay",
         back=price_back,
         change=change_price,
         found=lambda before, now, done: f"a node of {now.id} costs {spec_parts.usd(now.price_microusd_hour)} an hour",
@@ -472,7 +472,7 @@ POOL_ACTIONS: tuple[Action, ...] = (
     Action(
         name="scale_pool",
         verb="Scale pool",
-        summary="nodes that a pool has from now on: the rest is ordered, or given back where it is empty",
+        summary="set the size of a pool: missing nodes are ordered, empty ones given back",
         example=":scale-pool POOL 40",
         parameters={
             "pool": one("pool"),
@@ -488,9 +488,9 @@ POOL_ACTIONS: tuple[Action, ...] = (
         fields=("nodes",),
         most=1,
         states=GROWING,
-        otherwise="Only a pool that grows by itself can be scaled: set-scaling it first",
+        otherwise="Only an autoscaled pool can be scaled: set-scaling it first",
         tier="T1",
-        raised=f"{LARGE_POOL} goes; it more than doubles",
+        raised=f"{LARGE_POOL} removed; it more than doubles",
         fewer=lambda act, size: max(0, min(size.ready, nodes_of(size) - (act.nodes or 0))),
         more=lambda act, size: max(0, (act.nodes or 0) - nodes_of(size)),
         command="ScalePool",
@@ -500,7 +500,7 @@ POOL_ACTIONS: tuple[Action, ...] = (
         proof=(EffectProof("pool_wanted", "==", of="nodes"),),
         waits=True,
         timeout_ms=BOOTED_MS,
-        inverse="Scale {them} back to {was}, and to the targets it had; nodes that went are ordered anew",
+        inverse="Scale {them} back to {was}and to its earlier targets; removed nodes are ordered again",
         back=nodes_back,
         title=lambda act: f"Scale pool {act.targets[0]} to {act.nodes or 0:,} node{'s' if act.nodes != 1 else ''}",
         was=lambda act, targets: f"{nodes_of(size):,}" if (size := targets[0].size) is not None else "unknown",
@@ -511,7 +511,7 @@ POOL_ACTIONS: tuple[Action, ...] = (
         name="set_scaling",
         label="Set scaling",
         verb="Set the size of pool",
-        summary="how far a pool grows and shrinks by itself",
+        summary="set the autoscaling limits of a pool",
         example=":set-scaling POOL --most 40",
         parameters={
             "pool": one("pool"),
@@ -527,7 +527,7 @@ POOL_ACTIONS: tuple[Action, ...] = (
             flag("least", "count", "N", "nodes it never shrinks below"),
             flag("most", "count", "N", "nodes it never grows above"),
             flag("headroom", "count", "N", "whole nodes that are kept free"),
-            flag("priority", "integer", "N", "pools of a higher one are tried first"),
+            flag("priority", "integer", "N", "higher first"),
         ),
         read=read_limits,
         kind="scaling",
@@ -542,11 +542,11 @@ POOL_ACTIONS: tuple[Action, ...] = (
         command="SetScaling",
         express=express_limits,
         done=has_limits,
-        verified="has what was given",
+        verified="has the given values",
         proof=(EffectProof("pool_most", "==", of="most"), EffectProof("pool_wanted", "<=", of="least")),
-        inverse="Set scaling of {them} back to {was}; nodes that were given back by then are ordered anew",
+        inverse="Set scaling of {them} back to {was}; nodes given back until then are ordered again",
         back=limits_back,
-        no_way_back="Cannot be undone: {them} did not grow by itself, and cannot be made so again",
+        no_way_back="Cannot be undone: {them} was not autoscaled before, and cannot be reset to that",
         change=change_limits,
         found=found_setting,
     ),
@@ -554,7 +554,7 @@ POOL_ACTIONS: tuple[Action, ...] = (
         name=POOL_TARGETS,
         label="Set targets",
         verb="Set targets of pool",
-        summary="nodes that a pool has from some time on, whatever waits",
+        summary="schedule the size of a pool, whatever the demand",
         example=":set-targets POOL +2h=40",
         parameters={
             "pool": one("pool"),
@@ -565,14 +565,14 @@ POOL_ACTIONS: tuple[Action, ...] = (
         make=make_targets,
         arguments=(
             Argument("pool", metavar="POOL", of="pool"),
-            Argument("targets", "schedule", "TIME=NODES", "as +2h=40; none: takes them all back", many=True),
+            Argument("targets", "schedule", "TIME=NODES", "as +2h=40; none removes them all", many=True),
         ),
         read=lambda typed, cell: targets_act(typed["pool"], typed["targets"]),
         kind="scaling",
         fields=SCALING,
         most=1,
         states=GROWING,
-        otherwise="Only a pool that grows by itself can have targets: set-scaling it first",
+        otherwise="Only an autoscaled pool can have targets: set-scaling it first",
         refuse=refuse_unchanged(change_targets),
         tier="T1",
         raised=MAY_GO,
@@ -593,7 +593,7 @@ POOL_ACTIONS: tuple[Action, ...] = (
         shell="cell set-autoscaling",
         label="Set autoscaling",
         verb="Set the",
-        summary="when the cell orders nodes and gives them back",
+        summary="change when the cell orders nodes and gives them back",
         example=":set-autoscaling predict_permille=900",
         metavar="",
         parameters={"preset": choice("seed", "ca", required=True)},

@@ -102,7 +102,9 @@ def _nominal(queue: str, was: int | None, given: Given, units: str) -> int | Non
         return None
     less = int(given[f"remove_{units}"])
     if have < less * MILLI:
-        raise RefusedError(f"queue {queue} has a quota of {have // MILLI:,} {said}, less than {less:,}", "Take less")
+        raise RefusedError(
+            f"queue {queue} has a quota of {have // MILLI:,} {said}, less than {less:,}", "Use a smaller difference"
+        )
     return have - less * MILLI
 
 
@@ -139,7 +141,7 @@ def _burst(was: BurstSpec | None, typed: Typed) -> BurstSpec | None:
         if typed[f"burst_{field}"] is not None:
             given[f"{field}_ms"] = typed[f"burst_{field}"]
     if was is None and given and "limit" not in given:
-        raise SpecError("--burst", "is missing", "Say how much the queue may use while it bursts, such as gpu=32")
+        raise SpecError("--burst", "is missing", "Give the burst limit, such as gpu=32")
     if was is None:
         return model.BurstSpec(**given) if given else None
     return msgspec.structs.replace(was, **given)
@@ -157,7 +159,7 @@ def express_quota(act: Act) -> AnyCommand:
     change = required(act.queue, "queue")
     names = (change.was.name, change.to.name)
     if act.targets != (change.to.name,) or len(set(names)) > 1:
-        raise SpecError("queue", f"{' and '.join(names)} is not the target", "Change one queue, by its own name")
+        raise SpecError("queue", f"{' and '.join(names)} is not the target", "Change one queue, by its name")
     return commands.ChangeQueue(queue=change.to, over=change.over)
 
 
@@ -167,16 +169,16 @@ def refuse_outdated(act: Act, targets: tuple[Target, ...]) -> None:
     if present is not None and present != change.was:
         raise RefusedError(
             changed_meanwhile(targets[0].id, change.was, present),
-            "Look at the queue again, then ask for the change again",
+            "Check the queue again, then repeat the change",
         )
     if change.to == change.was:
-        raise RefusedError(f"{targets[0].id} has exactly that", "Nothing needs doing")
+        raise RefusedError(f"{targets[0].id} already has that", "Nothing to do")
 
 
 def changed_meanwhile(name: str, was: QueueSpec, to: QueueSpec) -> str:
-    """As in "research was changed meanwhile: nominal gpu 32 GPU -> 48 GPU"."""
+    """As in "research has changed: nominal gpu 32 GPU -> 48 GPU"."""
     found = (f"{what} {had} -> {has}" for what, had, has in differences(was, to))
-    return f"{name} was changed meanwhile: {', '.join(found)}"
+    return f"{name} has changed: {', '.join(found)}"
 
 
 def quota_back(act: Act, shown: tuple[Target, ...]) -> Iterator[Act]:
@@ -208,7 +210,7 @@ QUEUE_ACTIONS: tuple[Action, ...] = (
         name="hold_queue",
         label="Hold queue",
         verb="Hold",
-        summary="start nothing more from queues; what runs goes on",
+        summary="start nothing new from queues; running work continues",
         past="held",
         key="P",
         footer=True,
@@ -237,21 +239,21 @@ QUEUE_ACTIONS: tuple[Action, ...] = (
         parameters=QUEUES,
         kind="queue",
         states=("held", "draining"),
-        otherwise="Only held or draining queues can be opened; look for one above that holds it",
+        otherwise="Only held or draining queues can be opened; check for a held queue above it",
         tier="T1",
         command="OpenQueues",
         edit="open-queue",
         after=("open",),
         verified="is open",
         proof=(EffectProof("queue_mode", "==", "open"),),
-        inverse="Hold {them}; what has started by then goes on",
+        inverse="Hold {them}; work started until then continues",
         back=by_state({"held": "hold_queue", "draining": "drain_queue"}),
     ),
     Action(
         name="drain_queue",
         label="Drain queue",
         verb="Drain",
-        summary=f"start and take nothing more, and {PUT_BACK} what runs",
+        summary=f"take and start nothing new, and {PUT_BACK} running work",
         past="drained",
         key="V",
         parameters=QUEUES,
@@ -266,7 +268,7 @@ QUEUE_ACTIONS: tuple[Action, ...] = (
         after=("draining",),
         done=empty_and("draining"),
         done_outside=empty_and("held", "draining"),
-        verified="is draining, and nothing of it runs",
+        verified="is draining, nothing running",
         waits=True,
         timeout_ms=MINUTES_MS,
         inverse="Open {them}; work since the last checkpoint is lost",
@@ -280,7 +282,7 @@ QUEUE_ACTIONS: tuple[Action, ...] = (
         name="set_quota",
         label="Set quota",
         verb="Set quota of",
-        summary="give a queue another quota, weight, order or burst",
+        summary="change a queue's quota, weight, order or burst",
         example=":set-quota QUEUE --nominal gpu=24",
         parameters={
             "queue": one("queue"),
@@ -311,16 +313,16 @@ QUEUE_ACTIONS: tuple[Action, ...] = (
                 "nominal", "quantities", "RESOURCE=QUANTITY",
                 "its own quota, such as gpu=24 memory=1TiB; none removes one", many=True,
             ),
-            flag("borrowing-limit", "quantities", "RESOURCE=QUANTITY", "most it may use above that", many=True),
+            flag("borrowing-limit", "quantities", "RESOURCE=QUANTITY", "most it may borrow above that", many=True),
             flag(
                 "lending-limit", "quantities", "RESOURCE=QUANTITY", "most of its idle quota that others may use",
                 many=True,
             ),
-            flag("weight", "positive", "N", "share it deserves beside its siblings"),
+            flag("weight", "positive", "N", "its share relative to its siblings"),
             flag("order", choices=ORDERS, help="within the queue"),
             flag("reclaim", choices=("never", "lower_priority", "any"), help="whose work it may preempt"),
             flag(
-                "burst", "quantities", "RESOURCE=QUANTITY", "most it may use in all for a while; none for no burst",
+                "burst", "quantities", "RESOURCE=QUANTITY", "most it may use in total in a burst; none: no burst",
                 many=True,
             ),
             flag("burst-window", "duration", "TIME", "how long a burst lasts"),
@@ -328,15 +330,15 @@ QUEUE_ACTIONS: tuple[Action, ...] = (
             flag("min-runtime", "duration", "TIME", "its work is not preempted before"),
             flag("disruptions", "integer", "N", "most preemptions in a window; -1 for no limit"),
             flag("disruption-window", "duration", "TIME"),
-            flag("start-within", "duration", "TIME", "objective: its work starts within it; 0 for none"),
-            flag("objective", "share", "PERCENT", "how much of its work should, such as 95%%"),
+            flag("start-within", "duration", "TIME", "objective: start work within this time; 0 for none"),
+            flag("objective", "share", "PERCENT", "objective: share of its work, such as 95%%"),
             flag(
-                "placement", "weights", "PROFILE|SCORE=WEIGHT", "how its nodes are chosen; none: as pools say",
+                "placement", "weights", "PROFILE|SCORE=WEIGHT", "node scoring; none: as the pools",
                 many=True,
             ),
             flag(
                 "over", choices=("refuse", "keep", "evict"), default="refuse",
-                help=f"if more is in use: name what would have to go (default), let it run out, or {PUT_BACK} it",
+                help=f"if more is in use: list it and refuse (default), let it finish, or {PUT_BACK} it",
             ),
         ),
         read=read_quota,
@@ -347,12 +349,12 @@ QUEUE_ACTIONS: tuple[Action, ...] = (
         refuse=refuse_outdated,
         depends=("work",),
         tier="T1",
-        raised="work has to go; >10% of the cell's",
+        raised="work must be stopped; >10% of the cell's",
         impact=("displaces",),
         command="ChangeQueue",
         express=express_quota,
         done=lambda act, before, now: act.queue is not None and now.queue == act.queue.to,
-        verified="has the spec given",
+        verified="has the given spec",
         inverse="Set quota of {them} back to {was}",
         back=quota_back,
         was=quota_was,
@@ -386,7 +388,7 @@ def express(act: Act) -> AnyCommand:
     """Raises SpecError unless the act describes its one reservation."""
     reservation = required(act.reservation, "reservation")
     if act.targets != (reservation.name,):
-        raise SpecError("reservation", f"{reservation.name} is not the target", "Make one reservation, by its own name")
+        raise SpecError("reservation", f"{reservation.name} is not the target", "Make one reservation, by its name")
     return commands.Reserve(reservation=reservation)
 
 
@@ -436,14 +438,14 @@ RESERVATION_ACTIONS: tuple[Action, ...] = (
             flag("nodes", "names", "NODES", "ids with commas between", required=True, of="node_id"),
             flag("start", "moment", "WHEN", "now, +2h or 2026-03-01T14:30 (UTC)", default="now"),
             flag("end", "moment", "WHEN", required=True),
-            flag("queues", "names", "QUEUES", "whose work may use the nodes meanwhile", default=""),
+            flag("queues", "names", "QUEUES", "queues whose work may use the nodes", default=""),
         ),
         read=read,
         kind="reservation",
         fields=("reservation",),
         most=1,
         states=("not made",),
-        otherwise="Give it another name, or take that one back first",
+        otherwise="Use another name, or remove that one first",
         tier="T1",
         raised=LARGE_POOL,
         command="Reserve",
@@ -451,7 +453,7 @@ RESERVATION_ACTIONS: tuple[Action, ...] = (
         after=("ahead", "active"),
         done=lambda act, before, now: now.reservation == act.reservation,
         done_outside=is_made_outside,
-        verified="is made as described",
+        verified="exists as described",
         inverse="Unreserve {them}",
         back=by("unreserve"),
         undoes=("unreserve",),
@@ -461,8 +463,8 @@ RESERVATION_ACTIONS: tuple[Action, ...] = (
     Action(
         name="unreserve",
         label="Unreserve nodes",
-        verb="Take back",
-        summary="take reservations back",
+        verb="Remove",
+        summary="remove reservations",
         example=":unreserve NAME",
         parameters={"reservations": ids("reservation")},
         kind="reservation",
@@ -470,9 +472,9 @@ RESERVATION_ACTIONS: tuple[Action, ...] = (
         tier="T1",
         command="Unreserve",
         after=("not made",),
-        verified="is not made any more",
+        verified="no longer exists",
         proof=(EffectProof("reservation_state", "==", "not made"),),
-        inverse="Reserve {was}; others may have taken the nodes by then",
+        inverse="Reserve {was}; the nodes may be in use by then",
         back=make_again,
         was=was_made,
         steps=steps,

@@ -51,20 +51,20 @@ def difference(row: Action, shown: Target, now: Target) -> Difference | None:
         was, is_ = (", ".join(f"{change.what} {getattr(change, side)}" for change in changes) for side in ("was", "to"))
         return found(was, is_, changed_meanwhile(shown.id, shown.queue, now.queue))
     if (now.price_microusd_hour, now.budget) != (shown.price_microusd_hour, shown.budget):
-        return found("another price or budget", "changed", f"{shown.id} was changed meanwhile")
+        return found("another price or budget", "changed", f"{shown.id} has changed")
     if shown.autoscaling != now.autoscaling or (
         shown.size is not None
         and now.size is not None
         and (shown.size.scaling, shown.size.set_for) != (now.size.scaling, now.size.set_for)
     ):
-        return found("other settings", "changed", f"{shown.id} was changed meanwhile")
+        return found("other settings", "changed", f"{shown.id} has changed")
     if now.reservation != shown.reservation:
         return found("another reservation", "changed", f"{shown.id} was shown as another reservation")
     if "state" in row.depends and now.state != shown.state:
         return found(shown.state, now.state, f"{shown.id} was shown as {shown.state} and is {now.state} now")
     if now.attempts != shown.attempts:
         was, is_ = f"attempt {shown.attempts}", f"attempt {now.attempts}"
-        return found(was, is_, f"{shown.id} was shown in {was} and is in {is_} now")
+        return found(was, is_, f"{shown.id} was shown in {was} and is now in {is_}")
     if "asks" in row.depends and now.asks != shown.asks:
         return found("another request", "changed", f"{shown.id} was shown with another request")
     if "nodes" in row.depends and now.nodes != shown.nodes:
@@ -77,7 +77,7 @@ def difference(row: Action, shown: Target, now: Target) -> Difference | None:
         seen = set(shown.work)
         arrived = tuple(id_ for id_ in now.work if id_ not in seen)
         if arrived:
-            text = f"{shown.id} has work now that was not shown: {listed(arrived)}"
+            text = f"{shown.id} now has work that was not shown: {listed(arrived)}"
             return found(f"{len(shown.work)} workloads", f"{len(now.work)} workloads", text)
     return None
 
@@ -85,10 +85,10 @@ def difference(row: Action, shown: Target, now: Target) -> Difference | None:
 def checked_targets(row: Action, targets: Sequence[str]) -> tuple[str, ...]:
     """Explicit ids in the order given, without repeats. Patterns are not ids, so "all" cannot be said by accident."""
     if isinstance(targets, str):
-        raise SpecError("targets", "is one text", "Give a list of ids")
+        raise SpecError("targets", "is text", "Give a list of ids")
     ids = tuple(dict.fromkeys(targets))
     if not ids:
-        raise SpecError("targets", "is empty", f"Name each {row.kind}")
+        raise SpecError("targets", "is empty", f"Give the id of each {row.kind}")
     if len(ids) > MAX_TARGETS:
         raise too_many(len(ids))
     for i, id_ in enumerate(ids):
@@ -111,7 +111,7 @@ def members(engine: Engine, row: Action, ids: tuple[str, ...]) -> tuple[str, ...
         where = (Term("array", "=", id_), *states)
         page = engine.query(Query(kind="workloads", columns=("id",), where=where, limit=MAX_TARGETS))
         if page.matched > MAX_TARGETS:
-            raise SpecError("targets", f"{id_} has {page.matched:,} such members", "Name some of them")
+            raise SpecError("targets", f"{id_} has {page.matched:,} such members", "Give some of them")
         found |= dict.fromkeys([values[0] for values in page.rows] or [id_])
     if len(found) > MAX_TARGETS:
         raise too_many(len(found))
@@ -289,7 +289,7 @@ def read_cell(engine: Engine, act: Act, executed: bool) -> tuple[Target, ...]:
     """The cell, as what policies are tried on. Raises NotFoundError for another name."""
     cell = engine.state.cell
     if act.targets != (cell,):
-        raise NotFoundError(f"'{act.targets[0]}' is not this cell", f"A policy is tried on the whole cell: name {cell}")
+        raise NotFoundError(f"'{act.targets[0]}' is not this cell", f"A policy applies to the whole cell: give {cell}")
     return (Target(id=cell, state=engine.state.policy, work=displaced(engine, act, executed)),)
 
 
@@ -419,7 +419,7 @@ def bound(engine: Engine) -> int:
 MIN_MS = 180_000
 """Wall time within which an effect must be seen: longer than what is given up takes
 (`engine.external.change_carrier`)."""
-STILL = "once more 20 s later"
+STILL = "again after 20 s"
 """When what was read there is read again: `engine.external.submission_carrier.SAFE_S`."""
 
 
@@ -434,7 +434,7 @@ def refuse_impossible(engine: Engine, acts: Iterable[Act]) -> None:
     for act in acts:
         row = catalogue.find(act.action)
         if row.only_outside and engine.state.settings.decided_by == "muster":
-            found[f"{act.action}: Muster itself decides on this cell"] = None
+            found[f"{act.action}: Muster schedules this cell itself"] = None
         elif is_outside(engine) and row.command:
             catalogue.check(act)
             why = why_not(type(row.express_act(act)), acts=engine.acts, lacks=engine.lacks)
@@ -457,9 +457,9 @@ def carried(engine: Engine, acts: Iterable[Act]) -> tuple[str, ...]:
         command = row.express_act(act)
         name, why = act.action.replace("_", " "), why_not(type(command), acts=engine.acts, lacks=engine.lacks)
         if why:
-            lines[f"{name} cannot be carried now: {why}"] = None
+            lines[f"{name} cannot be sent now: {why}"] = None
         elif type(command) not in CARRIED:
-            lines[f"{name} is kept by Muster alone, and carried nowhere"] = None
+            lines[f"{name} applies in Muster only"] = None
         else:
             way = engine.ways.get(type(command), "")
             by = f"by {way} to {engine.far}" if way else "to Slurm, which has not answered yet"

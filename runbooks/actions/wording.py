@@ -33,24 +33,24 @@ def why_not_inverse(act: Act, shown: tuple[Target, ...], rollback: tuple[Act, ..
     exactly what was shown, and uses the actions that do that."""
     expected = inverse_of(act, shown)
     if not expected:
-        return f"{act.action} cannot be taken back here, by {rollback[0].action} or otherwise" if rollback else ""
+        return f"{act.action} cannot be rolled back here, by {rollback[0].action} or otherwise" if rollback else ""
     wanted = _effects_of(act, shown, expected)
     try:
         given = _effects_of(act, shown, rollback)
     except SpecError as error:
-        return f"it cannot be carried out: {error.problem}"
+        return f"it cannot run: {error.problem}"
     for id_, effects in given.items():
         if id_ not in wanted:
-            return f"{effects[0][0]} {id_} is no part of the way back of {act.action}"
+            return f"{effects[0][0]} {id_} is not part of the rollback of {act.action}"
     left = tuple(id_ for id_ in wanted if id_ not in given)
     if left:
-        return f"it leaves {listed(left)} as {act.action} made it"
+        return f"it does not roll back {listed(left)}"
     for id_, effects in given.items():
         ours, theirs = (" then ".join(action for action, _ in some) for some in (wanted[id_], effects))
         if ours != theirs:
-            return f"{theirs} {id_} does not take {act.action} back: {ours} does"
+            return f"{theirs} {id_} does not roll back {act.action}: {ours} does"
         if wanted[id_] != effects:
-            return f"{theirs} {id_} gives it something else than it was shown with"
+            return f"{theirs} {id_} sets a value other than the one it had"
     return ""
 
 
@@ -137,9 +137,9 @@ def by_state(act: Act, targets: tuple[Target, ...], said: str) -> str:
         return said
     rest = said.partition("; ")[2] if stops_residents(act) else ""
     if any(map(stops_residents, back)):
-        rest = "what runs there by then is stopped"
+        rest = "work running there until then is stopped"
     named = " and ".join(f"{find(one.action).verb.lower()} {listed(one.targets)}" for one in back)
-    named = named[:1].upper() + named[1:] if named else "Nothing to undo: out of use as before"
+    named = named[:1].upper() + named[1:] if named else "Nothing to undo: still out of service"
     return f"{named}; {rest}" if rest else named
 
 
@@ -260,7 +260,7 @@ def _line(row: Action) -> ActionLine:
 
 def markdown(shell: dict[str, str]) -> list[str]:
     """A table for the manual. `shell`: action -> how it is typed."""
-    head = ("action", "targets", "tier", "raised by", "taken back by", "read back", "within")
+    head = ("action", "targets", "tier", "raised by", "rolled back by", "read back", "within")
     rows = [
         (
             f"`{shell[line.name]}`", line.targets, line.tier, line.raised or "-", line.inverse, line.verified,

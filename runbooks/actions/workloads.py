@@ -50,7 +50,7 @@ WORKLOADS = {"workloads": ids("workload_id")}
 STARTS = (EffectProof("workload_reason", "==", "none"),)
 """It waits no more."""
 LOSES = f"stops running work; {LARGE_WORK}"
-GIVES_WAY = "work has to give way"
+GIVES_WAY = "work must be preempted"
 PUT_BACK: ActionName = "requeue"
 RETURNED = "requeued"
 """The history entry of work that went back to its queue, whoever put it there."""
@@ -77,7 +77,7 @@ def refuse_same(act: Act, targets: tuple[Target, ...]) -> None:
     """Raises RefusedError naming the targets that have what they shall get already."""
     same = tuple(target.id for target in targets if target.was == act.to)
     if same:
-        raise RefusedError(f"{listed(same)} has exactly that", "Leave it out; nothing needs doing")
+        raise RefusedError(f"{listed(same)} already has that", "Leave it out: nothing to do")
 
 
 def steps_to(action: Action, act: Act, targets: tuple[Target, ...]) -> list[str]:
@@ -137,7 +137,7 @@ def refuse_same_request(act: Act, targets: tuple[Target, ...]) -> None:
     change = required(act.resize, "resize")
     same = [target.id for target in targets for _ in _groups_as(change, target)]
     if same:
-        raise RefusedError(f"{listed(tuple(same))} asks for exactly that", "Leave it out; nothing needs doing")
+        raise RefusedError(f"{listed(tuple(same))} already asks for that", "Leave it out: nothing to do")
 
 
 def resize_was(act: Act, targets: tuple[Target, ...]) -> str:
@@ -173,19 +173,21 @@ def make_consolidate(given: Given, cell: PlannedCell) -> Act:
     )  # fmt: skip
     answer = cell.consolidation(request)
     if answer.found is None or not answer.found.worth_it or not answer.found.moves:
-        why = answer.why or "nothing needs to move"
-        raise RefusedError(f"no moves are proposed: {why}", "See `muster cell fragmentation`; wait, or act otherwise")
+        why = answer.why or "no move is needed"
+        raise RefusedError(
+            f"no moves are proposed: {why}", "See `muster cell fragmentation`; wait, or choose another action"
+        )
     return moves_act(answer)
 
 
 def consolidation_request(typed: Typed) -> ConsolidationRequest:
     """Raises SpecError naming the flag."""
     if typed["pool"] and not typed["free_nodes"]:
-        raise SpecError("--pool", "belongs to --free-nodes", "Say how many nodes of it are to be empty")
+        raise SpecError("--pool", "needs --free-nodes", "Give the number of nodes to empty")
     if typed["free_nodes"] and not typed["pool"]:
-        raise SpecError("--free-nodes", "belongs to --pool", "Say of which pool")
+        raise SpecError("--free-nodes", "needs --pool", "Add --pool")
     if typed["free_nodes"] and typed["unblock"]:
-        raise SpecError("--free-nodes", "is given beside --unblock", "Ask for one of the two")
+        raise SpecError("--free-nodes", "cannot be combined with --unblock", "Give one of the two")
     return query.ConsolidationRequest(
         unblock=typed["unblock"],
         free_nodes=typed["free_nodes"],
@@ -198,7 +200,7 @@ def consolidation_request(typed: Typed) -> ConsolidationRequest:
 def moves_act(answer: Consolidation) -> Act:
     """The planned moves as an act. Raises RefusedError when there is no plan that is worth its cost."""
     if answer.found is None or not answer.found.worth_it:
-        remedy = "Ask for it with a lower --ratio" if answer.found is not None else "See `muster cell fragmentation`"
+        remedy = "Use a lower --ratio" if answer.found is not None else "See `muster cell fragmentation`"
         raise RefusedError(f"no plan: {answer.why}", remedy)
     moves = tuple(
         plan.WorkloadMove(id=move.id, was=tuple(sorted(place.node for place in move.was)), to=move.nodes)
@@ -210,10 +212,10 @@ def moves_act(answer: Consolidation) -> Act:
 def express_consolidate(act: Act) -> AnyCommand:
     """Raises SpecError unless the act says of each target where it goes."""
     if act.targets != tuple(move.id for move in act.moves):
-        raise SpecError("moves", "are not those of the targets", "Give one move for each target, in their order")
+        raise SpecError("moves", "do not match the targets", "Give one move for each target, in their order")
     for i, move in enumerate(act.moves):
         if not move.to or not move.was:
-            raise SpecError(f"moves[{i}]", "names no node", "Say on which nodes it is, and to which it goes")
+            raise SpecError(f"moves[{i}]", "names no node", "Give its nodes and its new nodes")
     return commands.Migrate(moves=tuple(commands.Move(id=move.id, nodes=move.to) for move in act.moves))
 
 
@@ -235,7 +237,7 @@ def consolidate_steps(action: Action, act: Act, targets: tuple[Target, ...]) -> 
 def refuse_approved(act: Act, targets: tuple[Target, ...]) -> None:
     approved = tuple(target.id for target in targets if target.approved)
     if approved:
-        raise RefusedError(f"the spending of {listed(approved)} is approved already", "Leave it out")
+        raise RefusedError(f"the spending of {listed(approved)} is already approved", "Leave it out")
 
 
 ACTIONS: tuple[Action, ...] = (
@@ -252,7 +254,7 @@ ACTIONS: tuple[Action, ...] = (
         states=LIVE,
         otherwise="Only work that has not ended can be cancelled",
         tier="T2",
-        raised="it runs, or has run: work done is thrown away",
+        raised="it runs, or has run: completed work is lost",
         impact=("discards",),
         lost="Cancelled with work done",
         command="Cancel",
@@ -330,7 +332,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         name="preempt",
         verb="Preempt",
-        summary="have running workloads give way to others, where the scheduler might do so too",
+        summary="preempt running workloads, where the scheduler may do so too",
         past="preempted",
         parameters=WORKLOADS,
         kind="workload",
@@ -354,7 +356,7 @@ ACTIONS: tuple[Action, ...] = (
         parameters=WORKLOADS,
         kind="workload",
         states=("queued", "waiting", *BOUND),
-        otherwise="Only work that runs or waits can be suspended; release held work first",
+        otherwise="Only running or waiting work can be suspended; release held work first",
         tier="T1",
         raised=LOSES,
         impact=("stops_targets",),
@@ -370,7 +372,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         name="resume",
         verb="Resume",
-        summary="let suspended workloads wait again",
+        summary="queue suspended workloads again",
         past="resumed",
         key="E",
         parameters=WORKLOADS,
@@ -390,14 +392,14 @@ ACTIONS: tuple[Action, ...] = (
         name="move",
         label="Move to queue",
         verb="Move to another queue",
-        summary="waiting workloads wait in another queue, at their age",
+        summary="move waiting workloads to another queue; they keep their age",
         example=":move ID --to QUEUE",
         parameters={**WORKLOADS, "to": Parameter(type="queue", required=True)},
         arguments=(flag("to", metavar="QUEUE", required=True, of="queue"),),
         kind="workload",
         fields=TO,
         states=WAITS,
-        otherwise="Only work that waits can be moved; requeue or suspend it first",
+        otherwise="Only waiting work can be moved; requeue or suspend it first",
         refuse=refuse_same,
         replaces=lambda work: work.queue,
         tier="T1",
@@ -406,7 +408,7 @@ ACTIONS: tuple[Action, ...] = (
         command="MoveToQueue",
         express=lambda act: commands.MoveToQueue(ids=act.targets, queue=required(act.to, "to")),
         done=has_given,
-        verified="is in the queue given",
+        verified="is in the given queue",
         proof=STARTS,
         inverse="Move {them} back to {was}, while not yet started",
         back=to_former,
@@ -437,9 +439,9 @@ ACTIONS: tuple[Action, ...] = (
         done=has_given,
         # A class of a mirror is of a QOS; its tier is the partition's, and its rank that of what waits.
         done_outside=lambda act, before, now: qos_of(now.was) == (qos_of(act.to) or act.to),
-        verified="is of the class given",
+        verified="has the given class",
         proof=STARTS,
-        inverse="Set the priority of {them} back to {was}; what gave way meanwhile waits its turn",
+        inverse="Set the priority of {them} back to {was}; work preempted until then waits its turn",
         back=to_former,
         title=lambda act: f"Set the priority of {works(act)} to {act.to}",
         was=former,
@@ -449,7 +451,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         name="resize",
         verb="Resize",
-        summary="give the tasks of workloads another request",
+        summary="change the request of workloads' tasks",
         example=":resize ID --request cpu=1 memory=2GiB",
         parameters={
             **WORKLOADS,
@@ -462,7 +464,7 @@ ACTIONS: tuple[Action, ...] = (
         },
         some=("cpu_milli", "memory_mib", "gpu_milli"),
         arguments=(
-            flag("group", metavar="NAME", help="which tasks, where there are several groups", default=""),
+            flag("group", metavar="NAME", help="which task group, if there are several", default=""),
             flag(
                 "request", "quantities", "RESOURCE=QUANTITY", "of one task, such as cpu=1", many=True, required=True
             ),
@@ -481,7 +483,7 @@ ACTIONS: tuple[Action, ...] = (
         command="Resize",
         express=express_resize,
         done=is_resized,
-        verified="asks for what was given",
+        verified="has the given request",
         proof=STARTS,
         inverse="Resize {them} back to {was}",
         back=resize_back,
@@ -493,12 +495,12 @@ ACTIONS: tuple[Action, ...] = (
         name="approve_spending",
         label="Approve spending",
         verb="Approve the spending of",
-        summary="let workloads start whatever is left of budgets that ask for approval",
+        summary="let workloads start although a budget that needs approval is spent",
         past="approved",
         parameters=WORKLOADS,
         kind="workload",
         states=WAITS,
-        otherwise="Only the spending of work that waits can be approved; what runs goes on without",
+        otherwise="Only the spending of waiting work can be approved; running work does not need it",
         refuse=refuse_approved,
         tier="T1",
         command="ApproveSpending",
@@ -513,7 +515,7 @@ ACTIONS: tuple[Action, ...] = (
         shell="cell consolidate",
         label="Consolidate",
         verb="Move",
-        summary="move running workloads so that others start or nodes come free",
+        summary="move running workloads to start others or free nodes",
         example=":consolidate --unblock ID",
         metavar="",
         parameters={

@@ -343,7 +343,7 @@ class Audit:
 
     def _add(self, connection: Connection, type_: str, actor: Actor, fields: Mapping[str, object]) -> int:
         if _TYPE.fullmatch(type_) is None:
-            raise SpecError("type", f"{type_[:80]!a} is not a type of record", "Give one such as exec.step")
+            raise SpecError("type", f"{type_[:80]!a} is not a record type", "Give one such as exec.step")
         last, before = self.head(connection)
         record: dict[str, object] = {
             "v": VERSION, "seq": last + 1, "at_ms": self._clock(), "log": self.log_id, "type": type_,
@@ -410,11 +410,11 @@ class Audit:
         """Erase a text that was kept apart, and say so in a record, whose number is returned. The chain stays as it is:
         it never held the text. Raises NotFoundError; and SpecError without a reason. Call `scrub` once it is done."""
         if not reason.strip() or len(reason) > MAX_REASON or not reason.isprintable():
-            raise SpecError("reason", "is no reason", f"Say why in one line of at most {MAX_REASON} characters")
+            raise SpecError("reason", "is not a reason", f"Say why in one line of at most {MAX_REASON} characters")
         if connection.dialect.name == "sqlite":
             connection.execute(text("PRAGMA secure_delete = ON"))
         if connection.execute(delete(private_table).where(private_table.c.ref == ref)).rowcount != 1:
-            raise NotFoundError(f"the audit keeps no text {ref[:40]!a}", "It was erased, or never there")
+            raise NotFoundError(f"the audit has no text {ref[:40]!a}", "It was erased or never existed")
         self.erased += 1
         return self.append(connection, "audit.redacted", actor, data={"ref": ref, "reason": reason})
 
@@ -454,9 +454,7 @@ class Audit:
         try:
             remember(self._signer.path if self._signer is not None else None, self.log_id, note)
         except OSError as error:
-            raise MusterError(
-                f"the audit's newest checkpoint is not remembered: {error}", "Check the folder"
-            ) from error
+            raise MusterError(f"the audit's newest checkpoint is not anchored: {error}", "Check the folder") from error
 
     def _checkpoint(self, connection: Connection, signer: CheckpointSigner | None) -> str:
         """Sign what there is now; returns the note, empty if nothing is new."""
@@ -500,7 +498,7 @@ class Audit:
         def change(connection: Connection) -> str:
             key = signer.verifier_key(origin_of(self.log_id))
             if (old := connection.execute(_NEWEST_KEY).scalar()) == key:
-                raise RefusedError("the audit is signed by that key already", "Make another with `muster audit key`")
+                raise RefusedError("the audit is already signed by that key", "Make another with `muster audit key`")
             self._announce(connection, "audit.key", {"key": key, "before": old}, actor)
             return self._checkpoint(connection, self._signer)
 

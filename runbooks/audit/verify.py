@@ -910,7 +910,7 @@ class AuthorisationReplay:
                 return self._wrong(seq, f"{_plain(actor.subject)} may not break the glass, or did not sign")
             if actor.subject in self.glasses.values():
                 return self._wrong(
-                    seq, f"{_plain(actor.subject)} broke the glass while an earlier one was not reviewed"
+                    seq, f"{_plain(actor.subject)} used break-glass while an earlier one was not reviewed"
                 )
         one.glass = one.state == "awaiting" and (record.revision, record.plan) == (one.revision, one.digest)
         return None
@@ -938,7 +938,7 @@ class AuthorisationReplay:
             return f"it was {one.state}, not approved"
         now = self.in_force(seq)
         if one.glass:
-            return "" if one.reviewed else "the glass was broken for it, and no review was opened"
+            return "" if one.reviewed else "break-glass was used for it, and no review was opened"
         need = self._need(now, one)
         if need is None:
             self.not_replayed += 1
@@ -955,7 +955,7 @@ class AuthorisationReplay:
             return
         why_not = self.why_not_claim(seq, record.proposal)
         if why_not:
-            self._wrong(seq, f"{_plain(record.proposal)} was carried out without authority: {why_not}")
+            self._wrong(seq, f"{_plain(record.proposal)} was executed without authority: {why_not}")
         if one is not None:
             self.claimed += 1
             self.broke_glass += one.glass
@@ -1614,7 +1614,7 @@ class _LogReading:
                 seen.add(name)
                 what = replay.differs(table, row)
                 if not what and table == "proposal_revision" and self._other_plan(row):
-                    what = f"the plan of {_plain(name)} is not what was put to the vote"
+                    what = f"the plan of {_plain(name)} is not the plan that was voted on"
                 if what:
                     self._add(Flaw(AUTHORISATION, replay.rows.get(name, ("", None))[1], what))
         for name in sorted(replay.rows.keys() - seen):
@@ -1829,7 +1829,7 @@ def _authority_text(report: LogReport) -> str:
         why = "they were written before authorisation was on record" if replay.whole else "it is read from the first on"
         return f"who agreed to what is not replayed from these records: {why}"
     text = (
-        f"from record {replay.since:,} on, {counted(replay.claimed, 'plan')} carried out, {replay.broke_glass:,} of "
+        f"from record {replay.since:,} on, {counted(replay.claimed, 'plan')} executed, {replay.broke_glass:,} of "
         f"them by break-glass, under {counted(len(replay.policies), 'policy').replace('policys', 'policies')}"
     )
     if replay.not_replayed:

@@ -108,9 +108,9 @@ class ShiftFacts:
         if proposed is not None and verified is not None and lost is not None:
             bad = [fact for metric in _BAD if (fact := self.one(metric)) is not None and fact.value]
             if not any(fact.value for fact in (proposed, verified, lost, *bad)):
-                yield _say("Nothing was proposed or carried out, and no node was lost.", proposed, verified, lost)
+                yield _say("Nothing was proposed or executed, and no node was lost.", proposed, verified, lost)
             else:
-                words = [f"{_of(proposed, 'plan')} proposed", f"{verified.value:,} carried out and verified"]
+                words = [f"{_of(proposed, 'plan')} proposed", f"{verified.value:,} executed and verified"]
                 words += [f"{fact.value:,} {fact.metric.removeprefix('shift_').replace('_', ' ')}" for fact in bad]
                 words.append(f"{_of(lost, 'loss', 'losses')} of nodes" if lost.value else "no node lost")
                 yield _say(f"{_listed(words)}.", proposed, verified, *bad, lost)
@@ -130,7 +130,7 @@ class ShiftFacts:
             yield self._ended(id_)
         proposed, verified = self.one("shift_proposed"), self.one("shift_verified")
         if not self._plans(*_ENDED) and verified is not None and not verified.value and proposed is not None:
-            yield _say("No plan was carried out." if proposed.value else "Nothing was proposed or carried out.",
+            yield _say("No plan was executed." if proposed.value else "Nothing was proposed or executed.",
                        proposed, verified)  # fmt: skip
 
     def _plans(self, *states: str) -> tuple[str, ...]:
@@ -173,7 +173,7 @@ class ShiftFacts:
         by, more = self._by_whom(id_)
         state = self.one("proposal_state", id_)
         began = self.one("proposal_executed", id_)
-        at = f", begun at {self.when(int(began.value))}" if began is not None else ""
+        at = f", started at {self.when(int(began.value))}" if began is not None else ""
         checks, note = self.one("proposal_checks", id_), self.one("proposal_note", id_)
         how = _HOW[str(state.value)] if state is not None else ""
         tail: list[Fact | None] = []
@@ -196,7 +196,7 @@ class ShiftFacts:
         yield from self._work()
         yield from self._rules()
         for metric, text in (
-            ("shift_refused_votes", "{} did not count"), ("shift_refused_logins", "{} were not from whom they said"),
+            ("shift_refused_votes", "{} did not count"), ("shift_refused_logins", "{} had a false sender"),
             ("shift_messages_failed", "{} could not be delivered"),
         ):  # fmt: skip
             fact, nouns = self.one(metric), _NOUNS[metric]
@@ -206,7 +206,7 @@ class ShiftFacts:
     def _downtimes(self) -> Iterator[Sentence]:
         for began, ended in zip(self.all("downtime_began"), self.all("downtime_ended"), strict=True):
             times = f"from {self.when(int(began.value))} to {self.when(int(ended.value))}"
-            yield _say(f"No engine ran {times}: nothing was decided.", began, ended)
+            yield _say(f"No engine ran {times}: nothing was scheduled.", began, ended)
 
     def _nodes_lost(self) -> Iterator[Sentence]:
         lost = self.one("shift_nodes_lost")
@@ -236,7 +236,7 @@ class ShiftFacts:
         queued, now = self.one("shift_waiting_before"), self.one("cell_waiting")
         if before is not None and use is not None and queued is not None and now is not None:
             yield _say(
-                f"At the beginning {with_unit(before.value, 'permille')} of the capacity was in use and "
+                f"At the start {with_unit(before.value, 'permille')} of the capacity was in use and "
                 f"{queued.value:,} waited; now it is {with_unit(use.value, 'permille')} and {now.value:,}.",
                 before, use, queued, now,
             )  # fmt: skip
@@ -271,7 +271,7 @@ class ShiftFacts:
             at = self.one("proposal_executed", id_)
             named, cites = self._named(id_)
             if at is not None:
-                timed.append((int(at.value), id_, _say(f"{self.when(int(at.value))}: {named} was begun.", at, *cites)))
+                timed.append((int(at.value), id_, _say(f"{self.when(int(at.value))}: {named} started.", at, *cites)))
         for id_ in self.subjects("freeze_set"):
             at, by = self.one("freeze_set", id_), self.one("freeze_set_by", id_)
             if at is not None and by is not None:
@@ -281,7 +281,7 @@ class ShiftFacts:
         if not timed:
             lost, verified = self.one("shift_nodes_lost"), self.one("shift_verified")
             if lost is not None and verified is not None and not lost.value and not verified.value:
-                yield _say("No node was lost and no plan was carried out.", lost, verified)
+                yield _say("No node was lost and no plan was executed.", lost, verified)
         yield from self._work()
         yield from self._clocks()
 
@@ -330,7 +330,7 @@ class ShiftFacts:
             yield self._under_way(id_)
         trouble = self.one("audit_trouble")
         if trouble is not None:
-            yield _say(f"The audit is not well: {trouble.value}.", trouble)
+            yield _say(f"The audit has a problem: {trouble.value}.", trouble)
         for id_ in self.subjects("node_state"):
             yield from self._node(id_)
         for pool in self.subjects("pool_nodes"):
@@ -349,7 +349,9 @@ class ShiftFacts:
             until, failures = self.one("pool_backed_off", pool), self.one("pool_failures", pool)
             if until is not None:
                 times = f" after {_of(failures, 'failure')} to deliver" if failures is not None else ""
-                yield _say(f"Pool {pool} is left alone until {self.when(int(until.value))}{times}.", until, failures)
+                yield _say(
+                    f"Pool {pool} is not asked for nodes until {self.when(int(until.value))}{times}.", until, failures
+                )
 
     def _incidents(self, *states: str) -> Iterator[Sentence]:
         """Incidents in these states: since when, and who has them."""
@@ -407,7 +409,7 @@ class ShiftFacts:
         until = self.one("freeze_until", name)
         if now is not None and now.value == holds:
             what = f": {text.value}" if text is not None else ""
-            verb = "stops plans now" if holds == "yes" else "is set and does not hold now"
+            verb = "stops plans now" if holds == "yes" else "is set, not in effect now"
             yield _say(f"Freeze {name} {verb}{what}.", now, text, until)
 
     def _budget(self, name: str) -> Iterator[Sentence]:
@@ -433,7 +435,7 @@ class ShiftFacts:
             if opened is not None and about is not None and text is not None:
                 who = f", which {_who(about)} did; somebody else must close it" if self._is(forced, "yes") else ""
                 since = self.when(int(opened.value))
-                yield _say(f"Review {id_} is open since {since}: {text.value}{who}.", opened, text, about, forced)
+                yield _say(f"Review {id_} open since {since}: {text.value}{who}.", opened, text, about, forced)
         for id_ in self._plans("awaiting", "approved"):
             yield self._waits_for(id_)
         for id_ in self.subjects("policy_needs"):
@@ -448,7 +450,7 @@ class ShiftFacts:
         needs, whose = self.one("proposal_needs", id_), self.one("proposal_waits_for", id_)
         until = self.one("proposal_expires", id_)
         if self._is(self.one("proposal_state", id_), "approved"):
-            what = "approved and not carried out yet"
+            what = "approved and not executed yet"
         else:
             of = f" ({whose.value})" if whose is not None else ""
             what = f"lacks {_of(needs, 'vote')}{of}" if needs is not None else "waits for votes"
@@ -493,7 +495,7 @@ class ShiftFacts:
 
 _ENDED = ("verified", "failed", "rolled_back", "rejected", "expired", "cancelled", "superseded", "stale", "denied")
 _HOW = {
-    "verified": "carried out and verified", "failed": "it failed", "rolled_back": "carried out and taken back",
+    "verified": "executed and verified", "failed": "it failed", "rolled_back": "executed and rolled back",
     "rejected": "rejected", "expired": "expired without enough votes", "cancelled": "withdrawn",
     "superseded": "replaced by another", "stale": "stale: the cell changed before it ran", "denied": "denied",
 }  # fmt: skip
@@ -503,11 +505,11 @@ _NOUNS = {
     "shift_refused_votes": ("vote",), "shift_refused_logins": ("request",), "shift_messages_failed": ("message",),
 }  # fmt: skip
 _ENDS = {
-    "node_ends": "The provider takes node {} back",
+    "node_ends": "The provider reclaims node {}",
     "reservation_start": "Reservation {} begins",
     "reservation_end": "Reservation {} ends",
     "freeze_until": "Freeze {} ends",
-    "budget_gone": "Budget {} is spent, if the rate stays,",
+    "budget_gone": "Budget {} is spent, at the current rate,",
     "budget_end": "The window of budget {} ends",
     "workload_deadline": "Workload {} should have ended",
 }

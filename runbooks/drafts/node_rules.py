@@ -61,8 +61,8 @@ def work_symptoms(scene: CellScene, question: SymptomQuestion) -> list[Symptom]:
 
 def why_out(scene: CellScene, ids: tuple[str, ...]) -> str:
     """The risk of returning cordoned nodes to use."""
-    who = scene.closed_by("node", ids) or "who cordoned them, and why, is not on record"
-    return f"{who}; a fault may be one that does not show here"
+    who = scene.closed_by("node", ids) or "who cordoned them, and why, is not recorded"
+    return f"{who}; the fault may not be visible here"
 
 
 def hand_back(scene: CellScene, why: str, ids: tuple[str, ...]) -> RuleAnswer | None:
@@ -78,9 +78,9 @@ def straggler(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> 
     """Keep work off the node, and start the gang anew elsewhere, where there is room for it."""
     node, gang = symptom.subject, symptom.ids[0]
     if scene.state.capacity.state[scene.state.capacity.row(node)] != NodeState.READY:
-        return RuleAnswer(option=None, why=f"{symptom.text}; the node takes no new work already")
+        return RuleAnswer(option=None, why=f"{symptom.text}; the node already takes no new work")
     both = DraftOption(
-        text=f"cordon node {node} and start {gang} anew elsewhere",
+        text=f"cordon node {node} and restart {gang} elsewhere",
         steps=(("cordon", {"nodes": (node,)}), (PUT_BACK, {"workloads": (gang,)})),
         runbook="straggler", inputs={"node": node, "gang": gang},
         harms=f"{gang} loses its work since the last checkpoint.",
@@ -101,7 +101,7 @@ def _cordon(scene: CellScene, node: str, why: str, because: str) -> RuleAnswer |
                           questions=("Can its work wait, or is there other hardware?",))  # fmt: skip
     option = DraftOption(
         text=f"cordon node {node}", steps=(("cordon", {"nodes": (node,)}),),
-        harms="What runs there goes on, and is at risk.",
+        harms="Work on it keeps running, at risk.",
     )  # fmt: skip
     return unless_harmful(scene, option, f"{why}; {because}" if because else why)
 
@@ -113,14 +113,14 @@ def drained(scene: CellScene, node: str, why: str, runbook: str, questions: tupl
         return None
     state = NodeState(scene.state.capacity.state[row])
     if state != NodeState.READY:
-        return RuleAnswer(option=None, why=f"{why}; the node is {state.label} and takes no new work already")
+        return RuleAnswer(option=None, why=f"{why}; the node is {state.label} and already takes no new work")
     if scene.pools[scene.engine.node(node).pool].ready < 2:
         return _cordon(scene, node, why, "")
     if scene.is_idle(row):
         return _cordon(scene, node, why, "nothing runs there")
     option = DraftOption(
         text=f"drain node {node}", steps=(("drain", {"nodes": (node,)}),), runbook=runbook, inputs={"node": node},
-        harms="What runs there goes elsewhere from its last checkpoint.",
+        harms="Work on it restarts elsewhere from its last checkpoint.",
     )  # fmt: skip
     solver = Solver(scene.engine, ())
     result = solver.try_(option, AGAIN_MS)
@@ -148,14 +148,14 @@ def stuck(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> Rule
     usual_ms = usual_run_ms(scene, row)
     late = bool(estimate_ms) and run_ms > OVERDUE * max(estimate_ms, usual_ms)
     if not symptom.hurts and not (late and named):
-        return RuleAnswer(option=None, why=f"{symptom.text}, not far longer than was asked for, or than its likes take",
+        return RuleAnswer(option=None, why=f"{symptom.text}, not far longer than requested, or than similar jobs",
                           questions=("What shows that it hangs? Nobody reports its progress here.",
                                  "Can its owner be asked before its work is lost?"))  # fmt: skip
     if run_ms < LONG_MS:
         return RuleAnswer(option=None, why=f"{symptom.text}; it may still be loading its data",
                           questions=("Does its owner know how long it takes to begin?",))  # fmt: skip
     option = DraftOption(
-        text=f"start {symptom.subject} anew from its last checkpoint",
+        text=f"restart {symptom.subject} from its last checkpoint",
         steps=((PUT_BACK, {"workloads": (symptom.subject,)}),),
         runbook="stuck-gang", inputs={"gang": symptom.subject, "silent_for": f"{max(run_ms // 1000 - 60, 600)}s"},
         harms=f"{symptom.subject} loses its work since the last checkpoint.",
@@ -191,15 +191,15 @@ def zone_lost(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> 
     if batch:
         steps.insert(0, ("hold_queue", {"queues": (batch,)}))
     if not steps:
-        why = f"{symptom.text}; nothing of it takes work, and what ran there starts elsewhere"
+        why = f"{symptom.text}; none of it takes work, and its work restarts elsewhere"
         return RuleAnswer(option=None, why=why,
                           questions=("What does the provider or the data centre say?",))  # fmt: skip
     option = DraftOption(
-        text=f"keep new work off what is left of zone {symptom.subject}{f', and hold queue {batch}' if batch else ''}",
+        text=f"keep new work off the rest of zone {symptom.subject}{f', and hold queue {batch}' if batch else ''}",
         steps=tuple(steps),
         runbook="zone-loss" if batch and len(steps) == 2 else "",
         inputs={"zone": symptom.subject, "batch": batch, "left": ",".join(left)},
-        harms="Nodes that come back are not ready by themselves if they were cordoned here.",
+        harms="Nodes that come back stay cordoned if they were cordoned here.",
     )  # fmt: skip
     result = Solver(scene.engine, (), 2**31).try_(option)
     if result.refused:
@@ -241,7 +241,7 @@ def spot_storm(scene: CellScene, symptom: Symptom, question: SymptomQuestion) ->
         inputs = {"spot": spec.name, "fallback": fallback, "nodes": str(nodes), "spot_most": str(stays)}
         harms = f"On-demand machines cost {usd(nodes * price)} an hour more."
     else:
-        harms = "What loses its place waits for other machines."
+        harms = "Work that loses its place waits for other machines."
     if not steps:
         return RuleAnswer(option=None, why=f"{symptom.text}; no other pool can take its work")
     option = DraftOption(
@@ -325,15 +325,15 @@ def tenant(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> Rul
         what = [
             text
             for text, there in (
-                (f"hold what waits of tenant {name}", hold),
+                (f"hold the waiting work of tenant {name}", hold),
                 (f"suspend its {suspended} newest", suspended),
             )
             if there
         ]
         return DraftOption(
             text=" and ".join(what), steps=(*hold, *suspend),
-            harms="What is suspended loses its work since the last checkpoint." if suspended else
-            f"What is held of {name} waits until somebody releases it.",
+            harms="Suspended work loses its progress since the last checkpoint." if suspended else
+            f"Held work of {name} waits until somebody releases it.",
         )  # fmt: skip
 
     low = 0 if hold else 1
@@ -403,9 +403,9 @@ def idle_pool(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> 
         return no_headroom(scene, symptom)
     if size.scaling is not None and size.scaling.least <= size.asked:
         option = DraftOption(
-            text=f"let pool {symptom.subject} have {size.asked:,} nodes, in place of what is set",
+            text=f"set pool {symptom.subject} to {size.asked:,} nodes, instead of its setting",
             steps=(("scale_pool", {"pool": symptom.subject, "nodes": size.asked}),),
-            harms="When work comes, machines have to boot first.",
+            harms="New work has to wait for machines to boot.",
         )  # fmt: skip
         return unless_harmful(scene, option, symptom.text)
     return least(scene, symptom.subject, size.asked, symptom.text)
@@ -415,15 +415,15 @@ def no_headroom(scene: CellScene, symptom: Symptom) -> RuleAnswer | None:
     option = DraftOption(
         text=f"let pool {symptom.subject} keep no empty nodes",
         steps=(("set_scaling", {"pool": symptom.subject, "headroom": 0}),),
-        harms="What comes at once has to wait until machines boot.",
+        harms="Sudden work has to wait for machines to boot.",
     )  # fmt: skip
-    return unless_harmful(scene, option, symptom.text, "Does anybody count on it?")
+    return unless_harmful(scene, option, symptom.text, "Does anybody rely on it?")
 
 
 def least(scene: CellScene, pool: str, to: int, why: str) -> RuleAnswer | None:
     option = DraftOption(
         text=f"let pool {pool} shrink to {to:,} nodes", steps=(("set_scaling", {"pool": pool, "least": to}),),
-        harms="When work comes, machines have to boot first.",
+        harms="New work has to wait for machines to boot.",
     )  # fmt: skip
     return unless_harmful(scene, option, why)
 
@@ -486,7 +486,7 @@ def consolidated(case: Case) -> Iterator[Family]:
         steps=(("consolidate", {"unblock": largest.id, "max_moves": 6}),),
         runbook="fragmented-gang" if case.symptom.kind == f"wait_{pending_reasons.FRAGMENTED}" else "",
         inputs={"gang": largest.id},
-        harms="What is moved starts again from its last checkpoint.",
+        harms="Moved work restarts from its last checkpoint.",
     )
     yield Family(1, 1, lambda _: option, 60_000)
 
@@ -524,7 +524,7 @@ def _higher(pool: PoolSpec, most: int) -> Callable[[int], DraftOption]:
     return lambda more: DraftOption(
         text=f"let pool {pool.name} grow to {most + more:,} nodes, {more:,} more",
         steps=(("set_scaling", {"pool": pool.name, "most": most + more}),),
-        harms=f"Up to {usd(more * pool.price_microusd_hour)} an hour more, for as long as there is work for them.",
+        harms=f"Up to {usd(more * pool.price_microusd_hour)} an hour more, while there is work for them.",
     )
 
 

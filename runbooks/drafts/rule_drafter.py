@@ -194,7 +194,7 @@ def _ran(
 
 
 def _aim(check: Check) -> str:
-    return f"workload {check.of} waits no more" if check.check == "workload_reason" else words(check)
+    return f"workload {check.of} no longer waits" if check.check == "workload_reason" else words(check)
 
 
 def _plain(found: Checked) -> str:
@@ -241,9 +241,9 @@ class RuleDrafter:
             return draft
         prose = (
             " ".join(sentence.text for sentence in draft.summary[:1]),
-            "`muster draft` found it so; see that it is so now.",
-            " ".join(sentence.text for sentence in draft.risks) or "Nothing that is known.",
-            "Take it back when what led to it is over.",
+            "Found by `muster draft`; check that it still holds.",
+            " ".join(sentence.text for sentence in draft.risks) or "No known risk.",
+            "Roll it back when the cause is gone.",
         )
         steps = "-and-".join(dict.fromkeys(step.action.replace("_", "-") for step in draft.steps))[:40]
         try:
@@ -338,8 +338,8 @@ class RuleDrafter:
     def _words_only(self, brief: Brief, scene: CellScene, answer: RuleAnswer) -> Draft:
         cited = CitedFacts(scene.engine, brief)
         cites = [id_ for kind, subject in answer.about for id_ in cited.of(kind, subject)]
-        looked = (sentence_of(f"Looked at: {symptom_rules.looked_at(scene)}"),) if answer.option is None else ()
-        heading = "What it means" if answer.option else "Pick what is meant" if answer.undecided else NOTHING
+        looked = (sentence_of(f"Checked: {symptom_rules.looked_at(scene)}"),) if answer.option is None else ()
+        heading = "What it means" if answer.option else "Pick the one you mean" if answer.undecided else NOTHING
         return Draft(
             drafter="rule", task=brief.task, title=heading, summary=summary(answer, cites),
             rationale=(*rationale(answer, cites), *looked),

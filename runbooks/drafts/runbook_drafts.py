@@ -119,7 +119,7 @@ def _before(id_: str, now: str) -> Runbook | None:
     try:
         return parse(now.encode(), f"{id_}.md")
     except SpecError as error:
-        _invalid("form", f"the runbook as it is cannot be read: {error.problem}", "Mend it first")
+        _invalid("form", f"the current runbook cannot be read: {error.problem}", "Fix it first")
 
 
 def _made(fields: Fields, was: Runbook | None, now: str) -> RunbookDraft:
@@ -385,7 +385,7 @@ class _Again:
             verify = [ModelRunbookCheck(check="pool_wanted", of=of, op="==", value=count, within="5m")]
         else:
             raise RefusedError(
-                f"{act.action} cannot be asked for in general: what it did was for that one time",
+                f"{act.action} cannot be generalised: it was specific to that case",
                 "Write the runbook by hand: docs/runbooks.md",
             )
         self.step = ModelRunbookStep(
@@ -426,7 +426,7 @@ class _Again:
         was, to = (spec.nominal.get("gpu_milli") for spec in (change.was, change.to))
         rest = msgspec.structs.replace(change.to, nominal=change.was.nominal)
         if was is None or to is None or was == to or rest != change.was or to % 1000:
-            raise RefusedError("only a change of the quota of GPUs can be asked for in general", "Write it by hand")
+            raise RefusedError("only a change of GPU quota can be generalised", "Write it by hand")
         of = self._input("queue", act.targets, "queue")
         count = self._number("gpus", to // 1000, least=1 if to > was else 0)
         self.when.append(ModelRunbookCheck(check="queue_gpu_quota", of=of, op="<" if to > was else ">", value=count))

@@ -80,7 +80,7 @@ class DraftStore:
 
 
 def _record(connection: Connection, drafter: Drafter, kind: str) -> Record:
-    whose = "by rule" if drafter == "rule" else "of the model"
+    whose = "by rule" if drafter == "rule" else "by the model"
     where = DRAFT.c.drafter == drafter
     if kind:
         where &= DRAFT.c.kind == kind

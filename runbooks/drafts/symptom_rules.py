@@ -202,7 +202,7 @@ def waits_of_queue(scene: CellScene, question: SymptomQuestion) -> RuleAnswer | 
             if found is not None:
                 return found
     if queues:
-        return RuleAnswer(option=None, why=f"nothing of queue {queues[0]} has waited long any more")
+        return RuleAnswer(option=None, why=f"nothing of queue {queues[0]} still has a long wait")
     return None
 
 
@@ -210,7 +210,7 @@ def fragmented(scene: CellScene, question: SymptomQuestion) -> RuleAnswer | None
     wanted = set(finding_of(question).targets)
     lots = [lot for lot in scene.lots if wanted.intersection(lot.members)]
     if not lots:
-        return RuleAnswer(option=None, why="what it is about does not wait any more")
+        return RuleAnswer(option=None, why="its subject no longer waits")
     return wait_rules.answer(scene, wait(lots[0].queue, lots[0].token, [lots[0]]), question)
 
 
@@ -221,7 +221,7 @@ def cordons(scene: CellScene, question: SymptomQuestion) -> RuleAnswer | None:
         id_ for id_ in finding_of(question).targets if id_ in healthy and scene.is_idle(scene.state.capacity.row(id_))
     )
     if not ids:
-        return RuleAnswer(option=None, why="none of them is cordoned, empty and without a fault that shows")
+        return RuleAnswer(option=None, why="none of them is cordoned, empty and without a visible fault")
     late = [lot for lot in scene.lots if lot.wait_ms > WAIT_MS]
     for token in dict.fromkeys(lot.token for lot in late):
         chosen = [lot for lot in late if lot.token == token]
@@ -238,7 +238,7 @@ def straggling(scene: CellScene, question: SymptomQuestion) -> RuleAnswer | None
     for symptom in scene.nodes():
         if symptom.kind == "straggler" and symptom.subject in nodes:
             return node_rules.straggler(scene, symptom, question)
-    return RuleAnswer(option=None, why="no task on it is behind its gang any more, as far as agents report")
+    return RuleAnswer(option=None, why="no task on it is still behind its gang, as agents report")
 
 
 def _nodes_drained(runbook: str) -> OfFinding:
@@ -246,11 +246,11 @@ def _nodes_drained(runbook: str) -> OfFinding:
         finding = finding_of(question)
         there = [id_ for id_ in finding.targets if id_ in scene.state.capacity.row_of]
         if not there:
-            return RuleAnswer(option=None, why="the node is not in the cell any more")
+            return RuleAnswer(option=None, why="the node is no longer in the cell")
         if not borne_out(finding, there[0]):
             return RuleAnswer(
-                option=None, why=f"the cell holds node {there[0]} for sound, and what was seen of it is not told",
-                questions=("What was seen of it, and is it so now?",),
+                option=None, why=f"the cell holds node {there[0]} healthy, and the observation is not recorded",
+                questions=("What was observed, and does it still hold?",),
             )  # fmt: skip
         return node_rules.drained(scene, there[0], finding.text, runbook)
 
@@ -265,12 +265,12 @@ def flapping(scene: CellScene, question: SymptomQuestion) -> RuleAnswer | None:
     lost = {symptom.subject for symptom in scene.nodes() if symptom.kind == "flapping"}
     lost |= {node for node, _ in scene.agents.flapping} if scene.agents is not None else set()
     if not lost.intersection(there):
-        return RuleAnswer(option=None, why="none of them was lost again and again in the last day")
+        return RuleAnswer(option=None, why="none of them flapped in the last day")
     ready = [id_ for id_ in there if id_ in lost and c.state[c.row_of[id_]] == NodeState.READY]
     if ready:
         return node_rules.drained(scene, ready[0], finding_of(question).text, "node-flapping")
     return RuleAnswer(
-        option=None, why=f"{finding_of(question).text}; they take no work already, and somebody has to look at them",
+        option=None, why=f"{finding_of(question).text}; they already take no work, and need a person",
         questions=("Is it power, network or the agent?",),
     )  # fmt: skip
 
@@ -280,7 +280,9 @@ def idle_pool(scene: CellScene, question: SymptomQuestion) -> RuleAnswer | None:
     pool, given = finding.targets[0] if finding.targets else "", _words(finding.parameters)
     size = scene.sizes.get(pool)
     if size is None or size.scaling is None or not given.get("least", "").isdigit():
-        return RuleAnswer(option=None, why=f"{finding.text}; it does not shrink by itself, so people have to decide")
+        return RuleAnswer(
+            option=None, why=f"{finding.text}; it does not shrink automatically, so people have to decide"
+        )
     to = max(int(given["least"]), size.asked)
     if to >= size.scaling.least:
         return RuleAnswer(
@@ -296,12 +298,12 @@ def ahead(scene: CellScene, question: SymptomQuestion) -> RuleAnswer | None:
     size = scene.sizes.get(pool)
     times = [word.partition("=") for word in finding.parameters if "=" in word]
     if size is None or size.scaling is None or not times:
-        return RuleAnswer(option=None, why=f"{finding.text}; the pool does not grow by itself")
+        return RuleAnswer(option=None, why=f"{finding.text}; the pool is not autoscaled")
     at_ms, nodes = _moment(times[0][0]), int(times[0][2]) if times[0][2].isdigit() else 0
     end_ms = _moment(times[1][0]) if len(times) > 1 else at_ms + 3 * 3_600_000
     nodes = min(nodes, size.scaling.most)
     if end_ms <= scene.now_ms or nodes <= size.ready + size.booting + size.ordered:
-        return RuleAnswer(option=None, why=f"pool {pool} has as many nodes as were foretold, or the time is over")
+        return RuleAnswer(option=None, why=f"pool {pool} has the predicted nodes, or the time is over")
     starts_ms = max(0, at_ms - scene.now_ms - size.scaling.boot_ms[1])
     lasts_ms = max(end_ms - scene.now_ms - starts_ms, 10 * 60_000)
     option = DraftOption(
@@ -311,7 +313,7 @@ def ahead(scene: CellScene, question: SymptomQuestion) -> RuleAnswer | None:
         inputs={
             "pool": pool, "nodes": str(nodes), "starts_in": f"{starts_ms // 1000}s", "lasts": f"{lasts_ms // 1000}s",
         },
-        harms="If the peak does not come they stand idle, and are paid for.",
+        harms="If the peak does not come, they cost money while idle.",
     )  # fmt: skip
     return unless_harmful(scene, option, finding.text)
 
@@ -328,7 +330,7 @@ def reservation(scene: CellScene, question: SymptomQuestion) -> RuleAnswer | Non
     for symptom in scene.idle_reservations():
         if symptom.subject in wanted:
             return idle_reservation(scene, symptom, question)
-    return RuleAnswer(option=None, why="it is in use, or over, by now")
+    return RuleAnswer(option=None, why="it is now in use, or over")
 
 
 def idle_reservation(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> RuleAnswer | None:
@@ -338,7 +340,7 @@ def idle_reservation(scene: CellScene, symptom: Symptom, question: SymptomQuesti
             option=None, why=f"{symptom.text}, and work of its own queues waits: find out why it does not start",
         )  # fmt: skip
     option = DraftOption(
-        text=f"take back reservation {spec.name}", steps=(("unreserve", {"reservations": (spec.name,)}),),
+        text=f"remove reservation {spec.name}", steps=(("unreserve", {"reservations": (spec.name,)}),),
         runbook="stale-reservation", inputs={"reservation": spec.name},
         harms="Its owner may come late and expect empty nodes.",
     )  # fmt: skip
@@ -356,16 +358,14 @@ def overrun(scene: CellScene, question: SymptomQuestion) -> RuleAnswer | None:
 
 def only_told(scene: CellScene, question: SymptomQuestion) -> RuleAnswer | None:
     """The answer without an act: people have to look."""
-    return RuleAnswer(
-        option=None, why=f"{finding_of(question).text}; nothing done to the cell helps, people have to look"
-    )
+    return RuleAnswer(option=None, why=f"{finding_of(question).text}; no action on the cell helps, this needs a person")
 
 
 def spot(scene: CellScene, question: SymptomQuestion) -> RuleAnswer | None:
     for symptom in scene.nodes():
         if symptom.kind == "spot_storm" and symptom.subject in finding_of(question).targets:
             return node_rules.spot_storm(scene, symptom, question)
-    return RuleAnswer(option=None, why=f"{finding_of(question).text}; none is being taken back now")
+    return RuleAnswer(option=None, why=f"{finding_of(question).text}; none is being reclaimed now")
 
 
 def unknown(scene: CellScene, question: SymptomQuestion) -> RuleAnswer | None:
@@ -464,7 +464,7 @@ def _by_rules(scene: CellScene, question: SymptomQuestion, read: QuestionReading
         if made is not None:
             looked.append(made)
     if not looked:
-        why = f"{read.symptoms[0].text}; nothing that may be done about it helps without harm"
+        why = f"{read.symptoms[0].text}; no allowed action helps without harm"
         looked = [RuleAnswer(option=None, why=why, about=question.named[:MAX_TOLD])]
     return msgspec.structs.replace(looked[0], choices=choices(read.others))
 
@@ -480,7 +480,7 @@ def _unless_for_people(made: RuleAnswer, read: QuestionReading) -> RuleAnswer:
 
 def _undecided(scene: CellScene, question: SymptomQuestion, read: QuestionReading) -> RuleAnswer:
     if question.pick:
-        why = f"{question.pick} names none of the symptoms that the cell shows now"
+        why = f"{question.pick} is not a symptom that the cell shows now"
     elif question.named or not read.symptoms:
         why = all_well(scene, question)
     else:
@@ -501,7 +501,7 @@ def all_well(scene: CellScene, question: SymptomQuestion) -> str:
     if question.named:
         names = ", ".join(dict.fromkeys(id_ for _, id_ in question.named[:3]))
         out = [text for kind, id_ in question.named[:3] if (text := out_of_use(scene, kind, id_))]
-        told = f"{'; '.join(out)}; nothing else is wrong" if out else "nothing is wrong"
+        told = f"{'; '.join(out)}; no other problem" if out else "no problem found"
         return f"{told} with {names} as far as the cell shows"
     if late:
         return "what waits has not waited long, and no node, queue or reservation is in its way"
@@ -552,8 +552,8 @@ def silence(scene: CellScene) -> str:
         return ""
     count = f"{scene.agents.suspect:,} of {scene.agents.watched:,} watched nodes are silent"
     if scene.agents.mass_suspicion:
-        return f"{count} at once: it may be the network between them and the engine, and what runs there goes on"
-    return f"{count}; those that stay so are declared lost by themselves, and their work starts elsewhere"
+        return f"{count} at once: it may be the network between them and the engine; their work keeps running"
+    return f"{count}; if it lasts, they are declared lost and their work restarts elsewhere"
 
 
 # -- rules ------------------------------------------------------------------------------------------------------------
@@ -573,13 +573,13 @@ def held_queue(scene: CellScene, symptom: Symptom, question: SymptomQuestion) ->
     return RuleAnswer(
         option=None, about=(("queue", symptom.subject),),
         why=f"{symptom.text}; {scene.closed_by('queue', (symptom.subject,)) or 'who closed it is not on record'}",
-        questions=("Is it still to be closed, and until when?",),
+        questions=("Should it still be closed, and until when?",),
     )  # fmt: skip
 
 
 def budget(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> RuleAnswer | None:
     option = wait_rules.raised(scene, symptom.subject)
-    return unless_harmful(scene, option, symptom.text, "Has the owner of the money agreed, by name?")
+    return unless_harmful(scene, option, symptom.text, "Has the budget owner agreed?")
 
 
 def on_hold(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> RuleAnswer | None:
@@ -594,7 +594,7 @@ def _taken_up(action: ActionName, ids: tuple[str, ...]) -> DraftOption:
     """The option to release or resume work that somebody put aside."""
     return DraftOption(
         text=f"{action} {', '.join(ids[:3])}", steps=((action, {"workloads": ids}),),
-        harms="Whoever put it aside may have had a reason that the cell does not know.",
+        harms="It may have been held for a reason that is not recorded here.",
     )  # fmt: skip
 
 
@@ -603,7 +603,7 @@ def never(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> Rule
     reasons = scene.engine.workload(first).reasons
     text = reasons[0].text if reasons else symptom.text
     return RuleAnswer(
-        option=None, why=f"{first} {text}: nothing done to the cell starts it, its owner has to submit it anew",
+        option=None, why=f"{first} {text}: no action on the cell starts it, its owner has to submit it again",
         questions=("Does its owner know?",),
     )  # fmt: skip
 
@@ -639,7 +639,7 @@ def chained(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> Ru
         return _let_go(scene, tuple(suspended[:20]), "resume", f"{chain}, which is suspended")
     if held:
         return _let_go(scene, tuple(held[:20]), "release", f"{chain}, which is on hold")
-    text = f"{chain}, which goes on by itself" if roots else symptom.text
+    text = f"{chain}, which continues by itself" if roots else symptom.text
     return RuleAnswer(option=None, why=text, about=tuple(("workload", id_) for id_ in roots[:3]))
 
 
@@ -665,14 +665,14 @@ def _let_go(scene: CellScene, ids: tuple[str, ...], action: ActionName, why: str
     """The answer that releases or resumes these, when their queue is open and there is room for them now."""
     w = scene.state.workloads
     since_ms = max(_aside_ms(scene, id_) for id_ in ids)
-    questions = ("Who put it aside, and is the reason over?",)
+    questions = ("Who held it, and is the reason gone?",)
     if not all(scene.state.queues.is_open(w.queue[w.row_of[id_]]) for id_ in ids):
         return RuleAnswer(option=None, why=why, about=tuple(("workload", id_) for id_ in ids[:3]), questions=questions)
     option = _taken_up(action, ids)
     result = Solver(scene.engine, ids).try_(option)
     if not result.gain:
         return RuleAnswer(option=None, why=f"{why}; there is no room for it now", questions=questions)
-    why = f"{why} for {minutes(scene.now_ms - since_ms)}, beside room for it"
+    why = f"{why} for {minutes(scene.now_ms - since_ms)}, although there is room for it"
     return RuleAnswer(option=option, why=why, risks=(option.harms,), questions=questions)
 
 

@@ -342,7 +342,7 @@ class CellScene:
             spec = c.pools[pool]
             if spec.spot and count >= STORM:
                 nodes = self.node_ids(row for row in ending if c.pool[row] == pool)
-                text = f"{count:,} of {c.pool_nodes[pool]:,} nodes of spot pool {spec.name} are being taken back"
+                text = f"{count:,} of {c.pool_nodes[pool]:,} nodes of spot pool {spec.name} are being reclaimed"
                 found.append(
                     Symptom(kind="spot_storm", of="pool", subject=spec.name, weight=count, text=text,
                             ids=nodes[:MAX_MEMBERS], hurts=True)
@@ -399,7 +399,7 @@ class CellScene:
             limit = max(line.spec.limit_microusd, 1)
             spent, ahead = line.spent_microusd * 1000 // limit, line.forecast_microusd * 1000 // limit
             if spent >= 800 and (ahead > 1000 or spent >= 1000):
-                text = f"budget {name} is spent to {spent / 10:g} %, and at this rate to {ahead / 10:g} % in the end"
+                text = f"budget {name} is spent to {spent / 10:g} %, and at this rate to {ahead / 10:g} % by its end"
                 found.append(
                     Symptom(kind="budget", of="budget", subject=name, weight=spent, text=text, hurts=line.waiting > 0)
                 )

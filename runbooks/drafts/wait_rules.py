@@ -99,7 +99,7 @@ def borrow(spec: QueueSpec, pool: str, resource: str, units: str) -> Callable[[i
         return DraftOption(
             text=f"let queue {spec.name} borrow {to:,} {word}, {more:,} more",
             steps=(("set_quota", {"queue": spec.name, **of, f"borrowing_limit_{units}": to}),),
-            harms="What is borrowed is stopped first when its owners want it back.",
+            harms="Borrowed quota is reclaimed first when its owners need it.",
         )
 
     return option
@@ -118,7 +118,7 @@ def lend(idle: list[tuple[QueueSpec, int]], resource: str, units: str) -> Callab
         return DraftOption(
             text=f"let queue {spec.name}, which does not use it, lend {to:,} {word}",
             steps=(("set_quota", {"queue": spec.name, f"lending_limit_{units}": to}),),
-            harms=f"Queue {spec.name} has to take back what it lent when its own work comes.",
+            harms=f"Queue {spec.name} has to reclaim what it lent when its own work arrives.",
         )
 
     return option
@@ -139,7 +139,7 @@ def nominal(case: Case, spec: QueueSpec, pool: str, resource: str, units: str) -
             steps=(("set_quota", {"queue": spec.name, **of, f"add_{units}": more}),),
             runbook="queue-wait-over-slo" if by_runbook else "",
             inputs={"queue": spec.name, "pool": pools[0] if pools else "", "gpus": str(more), "slo": f"{late_s}s"},
-            harms="The quotas are more than before in sum: somebody may miss tomorrow what is free tonight.",
+            harms="Total quota grows: what is free tonight may be missing tomorrow.",
         )
 
     return option
@@ -168,7 +168,7 @@ def rebalance(
             inputs={
                 "donor": donor.name, "donor_gpus": str(keeps), "receiver": own.name, "receiver_gpus": str(has),
             },
-            harms=f"Queue {donor.name} waits where it used to start at once, until this is taken back.",
+            harms=f"Queue {donor.name} waits where it used to start at once, until this is rolled back.",
         )  # fmt: skip
 
     return option
@@ -231,9 +231,9 @@ def found(case: Case, best: TrialResult) -> RuleAnswer:
         why=f"{case.symptom.text}: {reason}" if reason else case.symptom.text,
         about=(("queue", case.symptom.subject), ("workload", case.first.id)),
         target=DraftGoal(
-            text=f"what is late in queue {case.symptom.subject} starts",
+            text=f"late work in queue {case.symptom.subject} starts",
             before=f"{late:,} late, the oldest for {minutes(case.first.wait_ms)}",
-            after=f"{started:,} start {within}{f', {late - started:,} go on waiting' if started < late else ''}",
+            after=f"{started:,} start {within}{f', {late - started:,} still waiting' if started < late else ''}",
             met=started == late,
         ),
         starts=tuple(sorted(best.started))[:2],
@@ -334,15 +334,15 @@ def owners_due(case: Case) -> Iterator[Family]:
             over[queue] -= held
     ids = ids[:MAX_REBALANCE]
     if ids:
-        yield Family(1, len(ids), _given_way("preempt", ids, "that is above the quota of its own queue"))
-        yield Family(1, len(ids), _given_way("suspend", ids, "that is above the quota of its own queue"))
+        yield Family(1, len(ids), _given_way("preempt", ids, "above the quota of its own queue"))
+        yield Family(1, len(ids), _given_way("suspend", ids, "above the quota of its own queue"))
 
 
 def _given_way(action: ActionName, ids: list[str], which: str = "of lower priority") -> Callable[[int], DraftOption]:
     return lambda count: DraftOption(
         text=f"{action} {counted(count, 'workload')} {which}",
         steps=((action, {"workloads": tuple(ids[:count])}),),
-        harms="What gives way loses its work since the last checkpoint, and waits.",
+        harms="Preempted work loses its progress since the last checkpoint, and waits.",
     )
 
 
@@ -360,7 +360,7 @@ def unreserved(case: Case) -> Iterator[Family]:
 
 def _take_back(name: str) -> Callable[[int], DraftOption]:
     return lambda _: DraftOption(
-        text=f"take back reservation {name}, which lies idle",
+        text=f"remove reservation {name}, which is idle",
         steps=(("unreserve", {"reservations": (name,)}),),
         runbook="stale-reservation",
         inputs={"reservation": name},
@@ -381,7 +381,7 @@ def opened(case: Case) -> Iterator[Family]:
         1, 1,
         lambda _: DraftOption(
             text=f"open queue {' and '.join(names)}", steps=(("open_queue", {"queues": names}),),
-            harms=f"{case.scene.closed_by('queue', names) or 'somebody held it, and who is not on record'}; "
+            harms=f"{case.scene.closed_by('queue', names) or 'it is not recorded who held it'}; "
             "see first that what led to it is over",
         ),
     )  # fmt: skip
@@ -412,7 +412,7 @@ def first_in_line(case: Case) -> Iterator[Family]:
             lambda _: DraftOption(
                 text=f"let queue {spec.name} pass over what cannot start",
                 steps=(("set_quota", {"queue": spec.name, "order": "best_effort"}),),
-                harms=f"{head.id}, which is first, may be passed by smaller work for as long as this is so.",
+                harms=f"{head.id}, which is first, may be passed by smaller work while this holds.",
             ),
         )  # fmt: skip
 
@@ -437,7 +437,7 @@ def more_budget(case: Case) -> Iterator[Family]:
             lambda count: DraftOption(
                 text=f"approve the spending of {counted(count, 'workload')}",
                 steps=(("approve_spending", {"workloads": ids[:count]}),),
-                harms=f"Budget {spec.name} is spent; what this costs comes on top.",
+                harms=f"Budget {spec.name} is spent; this adds to the cost.",
             ),
         )  # fmt: skip
         return
@@ -480,7 +480,7 @@ FAMILIES: Mapping[str, Callable[[Case], Iterator[Family]]] = {
 """Token -> what might be done."""
 QUESTIONS: Mapping[str, tuple[str, ...]] = {
     pending_reasons.QUEUE_HELD: ("Until when is the queue to be closed?",),
-    pending_reasons.BUDGET: ("Has the owner of the money agreed to more?",),
+    pending_reasons.BUDGET: ("Has the budget owner agreed to more?",),
     pending_reasons.NO_NODES: ("Does its owner know that no node here can take it?",),
     pending_reasons.RESERVED: ("Does the owner of the reservation still come?",),
 }
@@ -494,7 +494,7 @@ def _no_way(case: Case, token: str) -> str:
     if start_ms is not None and start_ms > case.scene.now_ms:
         when = f"; it does not start within {hours(start_ms - case.scene.now_ms)}"
     if token == pending_reasons.NO_NODES:
-        return f"{case.symptom.text}: {reason}; nothing done to the cell helps, its owner has to ask for something else"
+        return f"{case.symptom.text}: {reason}; no action on the cell helps, its owner has to change the request"
     if token == pending_reasons.ARRAY_LIMIT:
         return f"{case.symptom.text}: {reason}; its owner set that limit"
     if token == pending_reasons.PREEMPTED:
@@ -503,10 +503,10 @@ def _no_way(case: Case, token: str) -> str:
         tree = case.state.queues
         closed = [tree.specs[row].name for row in tree.path[tree.row(case.symptom.subject)]]
         who = case.scene.closed_by("queue", closed)
-        return f"{case.symptom.text}: {reason}{f'; {who}' if who else ''}; nothing that was tried helps without harm"
+        return f"{case.symptom.text}: {reason}{f'; {who}' if who else ''}; no option tried helps without harm"
     size = whole(case.first.gpu_milli or case.first.cpu_milli)
     said = f" ({size} {'GPU' if case.first.gpu_milli else 'CPU'} asked for)"
-    return f"{case.symptom.text}: {reason or 'not known'}{said}{when}; nothing that was tried helps without harm"
+    return f"{case.symptom.text}: {reason or 'not known'}{said}{when}; no option tried helps without harm"
 
 
 SPARE = 3, 2
@@ -539,7 +539,7 @@ def _told(over: Over) -> str:
     asks = [f"{lot.cpu_milli // lot.tasks // 1000:,} CPU"] * bool(over.cpu_milli)
     asks += [f"{lot.memory_mib // lot.tasks // 1024:,} GiB"] * bool(over.memory_mib)
     who = f"{counted(lot.count, 'workload')} of queue {lot.queue}"
-    return f"{who} ask for {' and '.join(asks)} a task, and their likes use {used_of(over)} at most"
+    return f"{who} ask for {' and '.join(asks)} a task, and similar jobs use at most {used_of(over)}"
 
 
 def oversized(scene: CellScene) -> list[Over]:
@@ -602,12 +602,12 @@ def less(over: Over, ids: tuple[str, ...]) -> list[DraftOption]:
     for way in ways:
         to = [f"{way['cpu_milli'] // 1000:,} CPU"] if "cpu_milli" in way else []
         to += [f"{way['memory_mib'] // 1024:,} GiB"] if "memory_mib" in way else []
-        steps = (("resize", {"workloads": ids, **way, "evidence": f"likes use {used_of(over)}"}),)
+        steps = (("resize", {"workloads": ids, **way, "evidence": f"similar jobs use {used_of(over)}"}),)
         found.append(
             DraftOption(
                 text=f"let {counted(len(ids), 'workload')} ask for {' and '.join(to)} a task",
                 steps=steps,  # type: ignore[arg-type]
-                harms="If they need more than their likes they run slower, or out of memory.",
+                harms="If they need more than similar jobs, they run slower or out of memory.",
             )
         )
     return found

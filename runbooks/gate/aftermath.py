@@ -82,10 +82,10 @@ class Rollback:
         typed_plan.after(row.state, "taken_back", row.id)
         done = [number for number in range(len(plan.steps)) if self._done(row, number)]
         if not done:
-            raise RefusedError(f"nothing of {row.id} was done", "There is nothing to take back")
+            raise RefusedError(f"no step of {row.id} was done", "Nothing to roll back")
         if not any(plan.steps[number].rollback for number in done):
             raise RefusedError(
-                f"{row.id} cannot be taken back", "Its actions have no inverse; see muster proposal show"
+                f"{row.id} cannot be rolled back", "Its actions have no inverse; see muster proposal show"
             )
         acts = [
             act
@@ -106,7 +106,7 @@ class Rollback:
         """The reason that the votes on the plan do not cover taking it back now: it is too late, stops running work, or
         is riskier than when they were given. Empty when they cover it."""
         if row.executed_ms + ROLLBACK_WITHIN_MS < self._now():
-            return f"{row.id} was executed at {utc(row.executed_ms)}: too long ago for the votes that it got then"
+            return f"{row.id} was executed at {utc(row.executed_ms)}: its votes are too old for a rollback"
         if found.tier > max(plan.tier, plan.rollback_tier):
             why = f": {'; '.join(found.words.why_tier)}" if found.words.why_tier else ""
             return f"rolling back {row.id} is {found.tier} now, and was approved as {plan.rollback_tier}{why}"
@@ -120,7 +120,7 @@ class Rollback:
         """Raises RefusedError where taking it back needs votes of its own, and where its tier wants a reason."""
         why = self.why_own_votes(row, plan, found)
         if why:
-            remedy = f"It needs votes of its own: muster proposal rollback {row.id} shows it and puts it to the vote"
+            remedy = f"It needs votes of its own: muster proposal rollback {row.id} shows and proposes it"
             raise RefusedError(why, remedy)
         need = self._engine.recorded(
             lambda connection: approval_policy.need(
@@ -128,17 +128,17 @@ class Rollback:
             )
         )
         if need.reason and not reason.strip():
-            raise RefusedError(f"rolling back {row.id} is {found.tier}: say why", "Give a reason")
+            raise RefusedError(f"rolling back {row.id} is {found.tier}: a reason is required", "Give a reason")
 
     def asked(self, request: Request) -> tuple[Composed, str]:
         """The effect of rolling back the proposal that a request names, and the reason that it needs votes of its own,
         or an empty text. Raises RefusedError when there is nothing to take back."""
         if request.steps:
-            raise SpecError("steps", "are given beside rolls_back", "Leave them out: they come from what was done")
+            raise SpecError("steps", "cannot be combined with rolls_back", "Leave them out: they follow from the plan")
         row, plan = self._engine.record(lambda connection: found_with_plan(connection, request.rolls_back))
         found = self.tried(row, plan, request)
         if found is None:
-            raise RefusedError(f"all that {row.id} did is as it was before", "There is nothing to take back")
+            raise RefusedError(f"everything {row.id} changed is already back", "Nothing to roll back")
         return found, self.why_own_votes(row, plan, found)
 
     def begin(
@@ -191,7 +191,7 @@ class Rollback:
                     raise
                 except MusterError as error:
                     return self._undo_failed(actor, row, step, error)
-        note = f"step {', '.join(kept)} cannot be taken back" if kept else ""
+        note = f"step {', '.join(kept)} cannot be rolled back" if kept else ""
         return self._engine.record(
             lambda connection: store.move(
                 connection, self._audit, row, "rolled_back", actor, now_ms, data={"kept": kept}, note=note
@@ -245,9 +245,9 @@ class Rollback:
         if tier > plan.tier and any(declaration.loses_work(action, target) for target in stops):
             told = f": {'; '.join(why)}" if why else ""
             raise RefusedError(
-                f"{act.action} {listed(act.targets)}, the way back of step {step.id}, is {tier} now, and the plan was "
+                f"{act.action} {listed(act.targets)}, the rollback of step {step.id}, is {tier} now, and the plan was "
                 f"approved as {plan.tier}{told}",
-                f"Propose it for itself: {act.action}",
+                f"Propose it on its own: {act.action}",
             )
         return act, False
 
@@ -492,7 +492,11 @@ def frozen(engine: Engine, gate: Gate, number: int) -> str:
         return approval_policy.frozen(in_force, by_hand, gate.policies.clock(), tier, scope)
 
     name = gate.policies.looked(look)
-    return f"slurmctld has forgotten it, and freeze {name} holds: it is not done again by itself" if name else ""
+    return (
+        f"slurmctld has forgotten it, and freeze {name} is in effect: it is not done again automatically"
+        if name
+        else ""
+    )
 
 
 # -- a word on it -----------------------------------------------------------------------------------------------------
@@ -504,7 +508,7 @@ def answer(engine: Engine, gate: Gate, actor: Actor, said: IntentAnswer) -> Rece
     say the same: then the word is kept."""
     typed_plan.check_line(said.reason, "reason", typed_plan.MAX_COMMENT)
     if len(said.reason.strip()) < MIN_REASON:
-        raise SpecError("reason", "is too short", f"Say what was found, in {MIN_REASON} characters or more")
+        raise SpecError("reason", "is too short", f"Say what you found, in {MIN_REASON} characters or more")
     intent = in_doubt(engine.state, said.number)
     command = wanted(intent)
     if isinstance(command, cmd.Submit):
@@ -539,7 +543,7 @@ def _agree(engine: Engine, gate: Gate, actor: Actor, said: IntentAnswer, intent:
         need, author, requester = _needed(in_force, left, tier, scope)
         words = [*_words(connection, said, actor), approval_policy.vote_of(actor, "approve", gate.policies.clock())]
         counted = approval_policy.tally(in_force, words, author, requester, need, scope, owner=gate.policies.owner)
-        not_mine = counted.why_not[-1] and f"your word does not count: it {counted.why_not[-1]}"
+        not_mine = counted.why_not[-1] and f"your answer does not count: it {counted.why_not[-1]}"
         why_not = gate.policies.why_not(connection, actor, "vote", tier, scope) or not_mine
         data: dict[str, object] = {"deed": "answer intent", "intent": intent.number}
         if why_not:
@@ -554,10 +558,10 @@ def _agree(engine: Engine, gate: Gate, actor: Actor, said: IntentAnswer, intent:
 
     why_not, wanted = engine.record(look)
     if why_not:
-        raise RefusedError(f"you may not say what came of i{intent.number}: {why_not}", "Ask one who may")
+        raise RefusedError(f"you may not settle i{intent.number}: {why_not}", "Ask somebody with that role")
     if wanted:
         raise RefusedError(
-            f"your word is kept, and i{intent.number} stays in doubt: it is {tier} and needs {wanted}",
+            f"your answer is recorded, and i{intent.number} is still in doubt: it is {tier} and needs {wanted}",
             f"They run: muster slurm settle {intent.number} {said.outcome} --reason WHY",
         )
 

@@ -147,7 +147,7 @@ class Gate:
         shown = self._engine.record(lambda connection: self._draft(connection, drafted, now_ms))
         if shown.state == "denied":
             raise RefusedError(
-                f"{shown.id} is denied by policy: {shown.note}", "muster policy show says what may be done"
+                f"{shown.id} is denied by policy: {shown.note}", "See what is allowed with muster policy show"
             )
         return shown
 
@@ -163,7 +163,7 @@ class Gate:
             if row.author != actor.subject:
                 raise RefusedError(f"{row.id} is {row.author}'s", "Propose your own")
             if row.revision >= MAX_REVISIONS:
-                raise RefusedError(f"{row.id} was revised {row.revision - 1} times", "Propose it anew")
+                raise RefusedError(f"{row.id} was revised {row.revision - 1} times", "Propose it again as a new one")
             before = store.plan_of(connection, row)[0].source
             row = store.move(connection, self.audit, row, "revised", actor, now_ms, revision=row.revision + 1)
             # What somebody writes in place of a runbook's steps is no longer what was approved as that runbook.
@@ -287,7 +287,7 @@ class Gate:
         """
         now_ms = self._now()
         if verdict not in get_args(Verdict):
-            raise SpecError("verdict", f"is none of {', '.join(get_args(Verdict))}", "Give one of them")
+            raise SpecError("verdict", f"is not one of {', '.join(get_args(Verdict))}", "Give one of them")
         typed_plan.check_line(comment, "comment", typed_plan.MAX_COMMENT)
         row, refused = self._engine.record(
             lambda connection: self._voting.take(
@@ -335,7 +335,7 @@ class Gate:
         except RefusedError as error:
             if kept or self.proposal(proposal_id).state != "approved":
                 raise
-            problem = f"your vote is kept and {proposal_id} is approved, but nothing is done: {error.problem}"
+            problem = f"your vote is recorded and {proposal_id} is approved, but nothing was executed: {error.problem}"
             raise RefusedError(problem, error.remedy) from error
 
     def break_glass(
@@ -360,7 +360,7 @@ class Gate:
         now_ms = self._now()
         typed_plan.check_line(comment, "comment", typed_plan.MAX_COMMENT)
         if len(comment.strip()) < MIN_COMMENT:
-            raise SpecError("comment", "is too short", f"Say what was found, in {MIN_COMMENT} characters or more")
+            raise SpecError("comment", "is too short", f"Say what you found, in {MIN_COMMENT} characters or more")
         self._engine.record(lambda connection: self._glass.close_review(connection, actor, review, comment, now_ms))
 
     # -- doing --------------------------------------------------------------------------------------------------------
@@ -581,7 +581,7 @@ class Gate:
         if why_not:
             data = {"deed": deed, "why": why_not}
             self._engine.record(lambda connection: self.audit.append(connection, "command.refused", actor, data=data))
-            raise RefusedError(f"you may not {deed}: {why_not}", "Ask somebody who may")
+            raise RefusedError(f"you may not {deed}: {why_not}", "Ask somebody with that role")
 
     def _refuse_for(self, actor: Actor, deed: approval_policy.Deed, proposal_id: str) -> None:
         """Raises RefusedError, on record, for somebody who may not do this to this proposal."""
@@ -600,7 +600,9 @@ class Gate:
 
         why_not = self._engine.record(write)
         if why_not:
-            raise RefusedError(f"you may not {deed.replace('_', ' ')} {proposal_id}: {why_not}", "Ask one who may")
+            raise RefusedError(
+                f"you may not {deed.replace('_', ' ')} {proposal_id}: {why_not}", "Ask somebody with that role"
+            )
 
 
 class DraftedPlan(NamedTuple):
@@ -648,7 +650,7 @@ def requester_of(in_force: Policy, requester: str) -> str:
     known |= {account for person in in_force.people for account in person.accounts}
     if not requester or not in_force.people or requester in known:
         return requester
-    raise SpecError("requester", f"{requester!a} is nobody in the policy", "Give a person of it, or leave it out")
+    raise SpecError("requester", f"{requester!a} is not in the policy", "Give a person of the policy, or leave it out")
 
 
 def unknown_channels(in_force: approval_policy.Policy, plan: Plan) -> tuple[str, ...]:

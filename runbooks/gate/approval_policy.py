@@ -350,7 +350,7 @@ def may(
     person = person_of(policy, actor)
     known = " in this part of the cell" if person is not None and scope not in (None, WHOLE) else ""
     shared = [each.id for each in holders(policy, actor.account)] if person is None and actor.kind == "human" else []
-    whose = f": it is shared by {', '.join(shared)}, so say who you are with --as" if len(shared) > 1 else ""
+    whose = f": it is shared by {', '.join(shared)}: use --as NAME" if len(shared) > 1 else ""
     if actor.kind == "human":
         wanted = tuple(role for role in wanted if role != "drafter")
     return f"{named(actor)} is not {_either(wanted)}{known}{whose}"
@@ -363,9 +363,9 @@ SERVICE_ROLES: frozenset[Role] = frozenset(("viewer", "submitter"))
 def why_not_token(actor: Actor, deed: Deed, scope: Scope | None = WHOLE) -> str:
     """Empty where nothing that an actor came with keeps them from a deed; else what the token that was shown is for."""
     if actor.deeds is not None and deed not in actor.deeds:
-        return f"the token that was shown is not for that ({', '.join(sorted(actor.deeds)) or 'nothing'})"
+        return f"this token does not allow it ({', '.join(sorted(actor.deeds)) or 'nothing'})"
     if scope is not None and not actor.within.covers(scope):
-        return f"the token that was shown is for {actor.within.words()}, and not for all that this touches"
+        return f"this token covers {actor.within.words()}, not everything this touches"
     return ""
 
 
@@ -481,13 +481,13 @@ def why_not_counted(
     subject = subject_of(policy, vote.subject, vote.account)
     actor = Actor(subject=subject, account=vote.account, signed=bool(vote.key))
     if vote.key and vote.key not in fingerprints(policy, subject):
-        return "the key that signed it is not enrolled for them any more"
+        return "the key that signed it is no longer enrolled for them"
     held = roles(policy, actor, scope, owner=owner)
     if vote.verdict == "reject":
-        return "" if held.intersection(need.roles or ("operator", "approver")) else "has no role that votes on this"
+        return "" if held.intersection(need.roles or ("operator", "approver")) else "has no role that may vote on this"
     missing = [role for role in need.roles if role not in held]
     if missing:
-        return f"is not {_either(missing)} for all that this touches"
+        return f"is not {_either(missing)} for everything this touches"
     if need.signed and not vote.key:
         return "is not signed with their own key"
     if need.self_ok:
@@ -498,7 +498,7 @@ def why_not_counted(
         return "asked for it"
     if shares_account(policy, vote.account, author, requester) and not (vote.key and author.signed):
         return (
-            "comes from the OS account of the author: without the keys of both nobody can tell that they are two. The "
+            "comes from the author's OS account: only two signatures prove two people. The "
             "author must have signed it as well: `muster --as AUTHOR proposal new` does"
         )
     return ""
@@ -558,7 +558,7 @@ def tally(
         subject = subject_of(policy, vote.subject, vote.account)
         if not why and vote.verdict != "reject":
             if subject in counted:
-                why = "has voted already"
+                why = "has already voted"
             elif any(_one(vote, other) for other in counted.values()):
                 why = "comes from the account or the key of another vote"
             else:

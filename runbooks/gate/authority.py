@@ -86,9 +86,9 @@ class Authority:
             return ProposalAuthority(changed=replay.problems[0][1])
         one = replay.proposals.get(row.id)
         if one is None:
-            return ProposalAuthority(changed=changed or f"the records of {row.id} are not in the audit any more")
+            return ProposalAuthority(changed=changed or f"the records of {row.id} are no longer in the audit")
         if one.facts != facts_of(plan) | {"policy": plan.policy_digest} or one.digest != row.digest:
-            changed = changed or f"the plan of {row.id} is not what was put to the vote"
+            changed = changed or f"the plan of {row.id} is not the plan that was voted on"
         return ProposalAuthority(
             changed=changed, lacks=replay.why_not_claim(_LATER, row.id) if row.state == "approved" else ""
         )
@@ -232,4 +232,4 @@ def why_not_usable(connection: Connection, policies: Policies, ref: RunbookRef) 
     if any(one.deed == "retire" for one in votes):
         return f"runbook {ref.id} version {ref.version} was retired"
     short, _ = missing(policies, policies.current(connection), votes, ())
-    return f"runbook {ref.id} version {ref.version} is not approved any more" if short else ""
+    return f"runbook {ref.id} version {ref.version} is no longer approved" if short else ""

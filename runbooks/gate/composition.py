@@ -91,7 +91,7 @@ class ForkTrial:
             self._moved.update(act.targets)
             self._note("GPU fragmentation", fragments, fragmented(fork.overview()))
         if excess != over(fork, act):
-            self._note("Above what it may use", excess, over(fork, act))
+            self._note("Over limit", excess, over(fork, act))
         for (label, before), (_, after) in zip(spent, spending(fork, row, act), strict=True):
             self._note(label, before, after)
         stops = [(row, target) for target in touched if declaration.loses_work(row, target)]
@@ -228,7 +228,7 @@ def compare_starts(before: tuple[tuple[str, ...], int], after: tuple[tuple[str, 
     gained, missed = tuple(id_ for id_ in new if id_ not in was), tuple(id_ for id_ in old if id_ not in is_)
     effects = []
     if gained:
-        effects.append(Effect(label="Starts because of it", before="none", after=listed(gained)))
+        effects.append(Effect(label="Starts as a result", before="none", after=listed(gained)))
     if missed:
         effects.append(Effect(label="No longer starts now", before=listed(missed), after="none"))
     return effects
@@ -407,7 +407,7 @@ def compose(engine: Engine, request: Request, needed: Callable[[Engine, Act], Ac
                 step, timeout_ms=max(step.timeout_ms, target_readings.timeout_ms(engine, step.act))
             )
             if step.id in names:
-                raise SpecError(f"steps[{i}].id", f"'{step.id}' is there twice", "Give each step its own id")
+                raise SpecError(f"steps[{i}].id", f"'{step.id}' is used twice", "Give each step its own id")
             names.add(step.id)
             steps.append(step)
             lines += told if len(request.steps) == 1 else [f"{step.id}: {line}" for line in told]
@@ -438,7 +438,7 @@ def compose(engine: Engine, request: Request, needed: Callable[[Engine, Act], Ac
 def check_request(request: Request) -> None:
     """Raises SpecError for a request that is malformed whatever the cell is like."""
     if not request.steps:
-        raise SpecError("steps", "are none", "Say what shall be done")
+        raise SpecError("steps", "are empty", "Give at least one step")
     if len(request.steps) > MAX_STEPS and not request.rolls_back:
         raise SpecError("steps", f"{len(request.steps):,} are given", f"Give at most {MAX_STEPS}")
     check_line(request.reason, "reason", MAX_REASON)
@@ -478,7 +478,7 @@ def check_check(check: Check, where: str) -> None:
         raise SpecError(f"{where}.value", f"{check.value} is out of range", f"Give at most {MAX_QUANTITY}")
     says_nothing = vacuous(check)
     if says_nothing:
-        raise SpecError(where, f"is {says_nothing}", "Ask something that may be otherwise")
+        raise SpecError(where, f"is {says_nothing}", "Compare with a value that can differ")
 
 
 def resolve(source: Engine, asked: StepRequest, number: int) -> tuple[Step, list[str], list[str]]:
@@ -534,8 +534,8 @@ def refuse_unmet(source: Engine, asked: StepRequest, number: int) -> None:
     found = [finding.found for check in asked.pre if (finding := evaluate(source, check)).verdict != "success"]
     if found:
         raise RefusedError(
-            f"step {asked.id or number + 1} must not be done now: {'; '.join(found)}",
-            "Its preconditions do not hold; see what has changed",
+            f"step {asked.id or number + 1} cannot run now: {'; '.join(found)}",
+            "Its preconditions are not met; see what has changed",
         )
 
 
@@ -552,7 +552,7 @@ def refuse_beyond(limits: Limits, planned: Blast) -> None:
         if most is not None and is_ > most
     ]
     if found:
-        raise RefusedError(f"its steps together exceed its own limits: {', '.join(found)}", "Take out some targets")
+        raise RefusedError(f"its steps exceed its own limits: {', '.join(found)}", "Remove some targets")
 
 
 def tier_of_all(steps: Sequence[Step], whole: Blast, engine: Engine) -> tuple[Tier, tuple[str, ...]]:

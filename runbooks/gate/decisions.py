@@ -110,8 +110,8 @@ class Voting:
             return self._status.too_late(connection, row), actor
         if digest != row.digest:
             since = f", revision {row.revision} of {utc(row.since_ms)}" if row.revision > 1 else ""
-            problem = f"the digest given is not that of {row.id}{since}"
-            return RefusedError(problem, "Look at the proposal again and vote on what it shows"), actor
+            problem = f"the digest given does not match {row.id}{since}"
+            return RefusedError(problem, "Review the proposal again, then vote"), actor
         try:
             actor = self._policies.proved(connection, actor, signed, "vote", row, verdict, now_ms)
         except RefusedError as error:
@@ -147,12 +147,14 @@ class Voting:
         if why_not:
             return RefusedError(f"your vote on {row.id} does not count: it {why_not}", remedy), actor
         if verdict == "approve" and need.reason and not comment.strip():
-            return RefusedError(f"{row.id} is {plan.tier}: a yes must say why", "Give a reason with the vote"), actor
+            return RefusedError(
+                f"{row.id} is {plan.tier}: an approval needs a reason", "Give a reason with the vote"
+            ), actor
         before = self._status.votes(connection, row)
         again = any(kept.subject == actor.subject and kept.verdict == verdict for kept in before)
         # One that did not count for a while and does again may be all that was missing: saying so again counts it.
         if again and (verdict != "approve" or self._status.tally(connection, row, plan).missing):
-            return RefusedError(f"{actor.subject} has voted so on {row.id} already", remedy), actor
+            return RefusedError(f"{actor.subject} has already voted so on {row.id}", remedy), actor
         return None, actor
 
     def kept(
@@ -229,14 +231,14 @@ class BreakGlassHandler:
         )  # fmt: skip
         row = store.move(
             connection, self._audit, row, "broke_glass", who, now_ms,
-            breakglass=True, expires_ms=now_ms + GLASS_MS, note=f"glass broken by {who.subject}",
+            breakglass=True, expires_ms=now_ms + GLASS_MS, note=f"break-glass by {who.subject}",
         )  # fmt: skip
         self._open_review(connection, row, who, now_ms)
         in_force = self._policies.current(connection)
         for channel in in_force.paged():
             self._outbox.put(
                 connection, f"{row.digest}:breakglass:{channel}", row.number, channel,
-                f"{who.subject} broke the glass for {row.id}: {words.title}", now_ms,
+                f"{who.subject} used break-glass for {row.id}: {words.title}", now_ms,
             )  # fmt: skip
         return None
 
@@ -255,7 +257,7 @@ class BreakGlassHandler:
         if row.state != "awaiting":
             return self._status.too_late(connection, row), actor
         if digest != row.digest:
-            return RefusedError(f"the digest given is not that of {row.id}", "Look at the proposal again"), actor
+            return RefusedError(f"the digest given does not match {row.id}", "Review the proposal again"), actor
         try:
             actor = self._policies.proved(connection, actor, signed, "breakglass", row, "approve", now_ms)
         except RefusedError as error:
@@ -263,19 +265,19 @@ class BreakGlassHandler:
         in_force = self._policies.current(connection)
         why_not = self._policies.why_not(connection, actor, "break_glass", plan.tier, scope_of(plan.steps))
         if why_not:
-            return RefusedError(f"you may not break the glass: {why_not}", "Ask an approver"), actor
+            return RefusedError(f"you may not use break-glass: {why_not}", "Ask an approver"), actor
         if self._status.need(connection, plan).signed and signed is None:
-            remedy = "An account is not enough to do alone what others would have had to approve"
-            return RefusedError(f"breaking the glass for {row.id} must be signed with your own key", remedy), actor
+            remedy = "Your account alone does not prove who you are"
+            return RefusedError(f"break-glass for {row.id} must be signed with your own key", remedy), actor
         least = in_force.break_glass.reason_least
         if len("".join(reason.split())) < least:
-            return RefusedError("breaking the glass needs a reason", f"Give one of {least} characters or more"), actor
+            return RefusedError("break-glass needs a reason", f"Give one of {least} characters or more"), actor
         if plan.tier == "T3" and (plan.author.kind != "human" or plan.origin in approval_policy.MACHINES):
             remedy = "Propose it yourself"
-            return RefusedError("what a machine drafted and is hard to undo needs its votes", remedy), actor
+            return RefusedError("break-glass is not allowed for a machine's draft that is hard to undo", remedy), actor
         unreviewed = select(REVIEW.c.subject).where(REVIEW.c.forced & (REVIEW.c.closed_ms == 0))
         if any(self._is_same(in_force, actor, subject) for subject in connection.execute(unreviewed).scalars()):
-            remedy = "Have another person close its review"
+            remedy = "Ask another person to close its review"
             return RefusedError("your last break-glass is not reviewed yet", remedy), actor
         return None, actor
 
@@ -303,7 +305,7 @@ class BreakGlassHandler:
         in_force = self._policies.current(connection)
         why_not = self._policies.why_not(connection, actor, "review")
         if not why_not and kept["forced"] and self._is_same(in_force, actor, kept["subject"]):
-            why_not = "it is about what you did yourself"
+            why_not = "it reviews your own action"
         if why_not:
             raise RefusedError(f"you may not close review {review}: {why_not}", "Ask another approver")
         about = store.about(kept["number"])
@@ -345,12 +347,12 @@ def check_commands(engine: Engine, actor: Actor, command: Submit) -> None:
     if not accounts <= {OWNER, ROOT} and not getattr(engine.processes, "open_door", False):
         raise RefusedError(
             "commands run here only for the account that owns the engine, through its Unix socket",
-            "It may be opened to all who may submit: muster serve --here --for-others",
+            "To open it to all who may submit: muster serve --here --for-others",
         )
     for i, spec in enumerate(command.workloads):
         if spec.run is None:
             where = f"workloads[{i}].run" if len(command.workloads) > 1 else "workload.run"
-            raise SpecError(where, "is missing: this cell runs commands", "Write for example run: [python3, train.py]")
+            raise SpecError(where, "is missing: this cell runs commands", "Write it like run: [python3, train.py]")
 
 
 ADMITTED = (Submit, Define, AddPools, AddNodes, AddQueues, AddPriorityClasses)
@@ -362,7 +364,7 @@ def check_admitted(command: AnyCommand) -> None:
     """Raises RefusedError for a command that changes what is there: those go through propose and approve."""
     if not isinstance(command, ADMITTED):
         raise RefusedError(
-            f"{tag_of(command)} needs approval: propose it", "Use propose, look at the plan, then approve it"
+            f"{tag_of(command)} needs approval: propose it", "Propose it, review the plan, then approve it"
         )
 
 

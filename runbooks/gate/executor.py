@@ -91,7 +91,7 @@ class PlanExecutor:
                 store.add_record(connection, self._audit, row, "exec.refused", actor, {"why": "votes no longer count"})
                 store.move(connection, self._audit, row, "fell_short", SYSTEM, now_ms, expires_ms=plan.expires_ms)
                 return RefusedError(
-                    f"{row.id} lacks a vote: one that was given no longer counts",
+                    f"{row.id} lacks a vote: a vote no longer counts",
                     "muster proposal show says which and why",
                 )
             why_not = why_not_now(connection, self._policies, self._status, row, plan, now_ms)
@@ -142,7 +142,7 @@ class PlanExecutor:
             if differences:
                 why = "; ".join(difference.text for difference in differences)
             elif not row.breakglass and self._status.tally(connection, row, plan).missing:
-                why = "a vote that was given no longer counts"
+                why = "a vote no longer counts"
             elif (refused := why_not_now(connection, self._policies, self._status, row, plan, now_ms)) is not None:
                 why = refused.problem
             if not why:
@@ -165,7 +165,7 @@ class PlanExecutor:
             return self._engine.record(
                 lambda connection: store.move(
                     connection, self._audit, row, "paused", SYSTEM, now_ms, data={"step": step.id},
-                    note=f"step {step.id} waits for the word of an {step.confirm}",
+                    note=f"step {step.id} waits for confirmation by an {step.confirm}",
                 )
             )  # fmt: skip
         moved: list[ProposalRow] = []
@@ -402,7 +402,7 @@ class PlanExecutor:
         since_ms = self._engine.record(lambda connection: store.standing(connection, row))[number].cell_ms
         judged = aftermath.judge(self._engine, step.act, since_ms)
         if judged is None:
-            return ("inconclusive" if in_time else "failure"), "not yet: its window is not over"
+            return ("inconclusive" if in_time else "failure"), "not yet: its window is still open"
         if judged.verdict == "success":
             return "success", f"verified: {judged.text}"
         return ("inconclusive" if judged.verdict == "inconclusive" and in_time else "failure"), (
@@ -437,7 +437,7 @@ class PlanExecutor:
             if verdict != "success":
                 raise RefusedError(
                     f"step {plan.steps[row.cursor - 1].id} of {row.id} is still not verified: {'; '.join(lines)}",
-                    "An approver may accept that, or roll it back",
+                    "An approver may accept it, or roll it back",
                 )
 
         def write(connection: Connection) -> ProposalRow:
@@ -461,7 +461,8 @@ class PlanExecutor:
         step = plan.steps[min(row.cursor, len(plan.steps) - 1)]
         if row.state != "paused" or step.id != step_id or step.confirm == "none":
             raise RefusedError(
-                f"{row.id} waits for no word on step {step_id[:40]!a}", "muster proposal show says what it waits for"
+                f"{row.id} does not wait for confirmation of step {step_id[:40]!a}",
+                "muster proposal show says what it waits for",
             )
 
         def write(connection: Connection) -> str:
@@ -489,7 +490,7 @@ class PlanExecutor:
 
         why_not = self._engine.record(write)
         if why_not:
-            raise RefusedError(f"you may not say go to step {step.id}: {why_not}", f"Ask an {step.confirm}")
+            raise RefusedError(f"you may not confirm step {step.id}: {why_not}", f"Ask an {step.confirm}")
         return self.resume(actor, proposal_id, accept=False)
 
     def _why_no_word(self, connection: Connection, actor: Actor, plan: Plan, step: Step, now_ms: int) -> str:
@@ -505,7 +506,7 @@ class PlanExecutor:
         why_not = approval_policy.why_not_counted(
             in_force, word, plan.author, plan.requester, need, scope, owner=self._policies.owner
         )
-        return f"your word does not count: it {why_not}" if why_not else ""
+        return f"your confirmation does not count: it {why_not}" if why_not else ""
 
     def _confirmed(self, connection: Connection, row: ProposalRow, number: int) -> bool:
         where = (
@@ -561,7 +562,7 @@ class PlanExecutor:
     def _leave(self, row: ProposalRow, plan: Plan) -> None:
         """Pauses a plan for a person."""
         now_ms = self._now()
-        note = f"the engine ended before step {plan.steps[min(row.cursor, len(plan.steps) - 1)].id}"
+        note = f"the engine stopped before step {plan.steps[min(row.cursor, len(plan.steps) - 1)].id}"
         self._engine.record(
             lambda connection: store.move(connection, self._audit, row, "paused", SYSTEM, now_ms, note=note)
         )
@@ -584,7 +585,7 @@ class PlanExecutor:
         standing = self._engine.record(lambda connection: store.standing(connection, row))
         steps = [standing[number] for number in sorted(standing)]
         waits = {
-            "verifying": f"its effect, to be seen by {utc(row.verify_by_ms)}",
+            "verifying": f"its effect, due by {utc(row.verify_by_ms)}",
             "paused": row.note or "somebody to resume it",
             "failed": row.note,
             "rollback_failed": row.note,
@@ -603,6 +604,6 @@ class PlanExecutor:
 def unauthorised(row: ProposalRow, why: str) -> RefusedError:
     """The refusal of a proposal that the records do not authorise."""
     return RefusedError(
-        f"{row.id} is not carried out, for the audit does not authorise it: {why}",
-        "Somebody changed the database: run muster audit verify, look into it, and propose it again",
+        f"{row.id} was not executed: the audit does not authorise it: {why}",
+        "The database was changed outside Muster: run muster audit verify, investigate, then propose it again",
     )

@@ -254,7 +254,7 @@ class Incidents:
     def _given(self, text: str) -> IncidentObject:
         kind, colon, id_ = text.partition(":")
         if not colon or kind not in get_args(ObjectKind):
-            raise SpecError("objects", f"{text[:60]!a} is not KIND:NAME", "Write for example queue:research")
+            raise SpecError("objects", f"{text[:60]!a} is not KIND:NAME", "Write it like queue:research")
         if not self._is_there(kind, id_):
             raise NotFoundError(f"there is no {kind} {id_[:60]!a}", f"See `muster get {kind}s`")
         return IncidentObject(cast("ObjectKind", kind), id_)

@@ -392,7 +392,7 @@ def limits_words(limits: PolicyLimits) -> tuple[tuple[str, str], ...]:
     executions = limits.executions_per_hour
     rows = [
         ("plans run", ", ".join(f"{executions.of(tier):,} of {tier}" for tier in TIERS)),
-        ("nodes out of use", f"{_percent(limits.nodes_permille)} of each pool, at least {limits.nodes_least:,}"),
+        ("nodes out of service", f"{_percent(limits.nodes_permille)} of each pool, at least {limits.nodes_least:,}"),
         ("GPUs disturbed", f"{_percent(limits.gpus_permille)} of the cell, at least {limits.gpus_least:,}"),
         ("workloads stopped", f"{limits.workloads_per_hour:,}"),
         ("proposals", f"{limits.proposals_per_author_hour:,} of one author"),
@@ -404,14 +404,14 @@ def limits_words(limits: PolicyLimits) -> tuple[tuple[str, str], ...]:
 
 def need_words(need: ApprovalNeed) -> str:
     """A need in one line."""
-    own = "the author's own will do" if need.self_ok else "not the author, not who asked for it"
+    own = "the author's own vote is enough" if need.self_ok else "not by the author or the requester"
     votes = "1 vote" if need.approvals == 1 else f"{need.approvals} votes"
     parts = [f"{votes} of {' and '.join(need.roles) or 'operator'}", own]
     parts += [f"{group.approvals} of {group.name} ({', '.join(group.people)})" for group in need.groups]
     parts += ["signed"] if need.signed else []
     parts += ["digest typed"] if need.typed == "digest" else []
     parts += ["with a reason"] if need.reason else []
-    return f"{', '.join(parts)}; {span(need.expiry_ms)} to vote, {span(need.window_ms)} to begin"
+    return f"{', '.join(parts)}; {span(need.expiry_ms)} to vote, {span(need.window_ms)} to start"
 
 
 def _rules_words(policy: Policy) -> list[tuple[str, str]]:

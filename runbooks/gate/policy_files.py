@@ -199,7 +199,7 @@ def _rules(base: Policy, given: Iterable[_Rule]) -> tuple[Rule, ...]:
     for i, rule in enumerate(given):
         where, scope = f"approvals[{i}]", _scope(rule)
         if (rule.tier, scope) in seen:
-            raise SpecError(where, f"{rule.tier} has such a rule already", "Put the two together")
+            raise SpecError(where, f"{rule.tier} already has such a rule", "Merge the two")
         seen.add((rule.tier, scope))
         made = _rule(found[rule.tier], rule, scope, where)
         if scope == Scope():
@@ -278,11 +278,11 @@ def _check_people(people: tuple[Person, ...]) -> None:
         where = f"people[{i}]"
         _check_id(person.id, f"{where}.id")
         if person.id in RESERVED:
-            raise SpecError(f"{where}.id", f"'{person.id}' is no name of one person", "Name the person")
+            raise SpecError(f"{where}.id", f"'{person.id}' is not a person's name", "Use a person's name")
         if person.name:
             confusing = why_confusing(person.name)
             if confusing or len(person.name) > 64:
-                raise SpecError(f"{where}.name", confusing or "is longer than 64 characters", "Write it plainly")
+                raise SpecError(f"{where}.name", confusing or "is longer than 64 characters", "Use plain one-line text")
         for what, given in (("accounts", person.accounts), ("keys", person.keys), ("scoped", person.scoped)):
             _check_count(given, MAX_OF_ONE, f"{where}.{what}")
         _check_accounts(person.accounts, f"{where}.accounts")
@@ -290,7 +290,7 @@ def _check_people(people: tuple[Person, ...]) -> None:
             key = public_key(line, f"{where}.keys[{k}]")
             if key.raw in whose_key:
                 raise SpecError(
-                    f"{where}.keys[{k}]", f"is the key of {whose_key[key.raw]} already", "One key, one person"
+                    f"{where}.keys[{k}]", f"is already the key of {whose_key[key.raw]}", "One key, one person"
                 )
             whose_key[key.raw] = person.id
         _check_roles(person.roles, f"{where}.roles")
@@ -298,7 +298,9 @@ def _check_people(people: tuple[Person, ...]) -> None:
             _check_roles(grant.roles, f"{where}.scoped[{g}].roles")
             _check_grant(grant, f"{where}.scoped[{g}]")
             if "admin" in grant.roles or "auditor" in grant.roles:
-                raise SpecError(f"{where}.scoped[{g}].roles", "admin and auditor are of the whole cell", "Use `roles`")
+                raise SpecError(
+                    f"{where}.scoped[{g}].roles", "admin and auditor apply to the whole cell", "Use `roles`"
+                )
     _check_distinct(((person.id, person.name) for person in people), "people")
     if people:
         _check_admins(people)
@@ -307,22 +309,22 @@ def _check_people(people: tuple[Person, ...]) -> None:
 def _check_grant(grant: Grant, where: str) -> None:
     _check_scope(grant.scope, where)
     if grant.scope == Scope() or not grant.roles:
-        raise SpecError(where, "names no part of the cell, or no role", "Use `roles` for all of it")
+        raise SpecError(where, "lacks a scope or a role", "Use `roles` for all of it")
 
 
 def _check_admins(people: tuple[Person, ...]) -> None:
     admins = [person for person in people if "admin" in person.roles]
     if not admins:
-        raise SpecError("people", "nobody is an admin: the policy could never be changed again", "Make somebody one")
+        raise SpecError("people", "no admin: the policy could never be changed again", "Make somebody an admin")
     if len(admins) > 1 and sum(bool(person.keys) for person in admins) < 2:
         raise SpecError(
-            "people", "of several admins fewer than two have a key, so that nobody could agree to the next policy",
+            "people", "fewer than two admins have a key, so no next policy could be approved",
             "Enrol their keys: `muster policy operator new-key`",
         )  # fmt: skip
     for i, person in enumerate(people):
         if TCP in person.accounts and {"approver", "admin"}.intersection(person.roles) and not person.keys:
             raise SpecError(
-                f"people[{i}]", "whoever comes over TCP would be an approver or admin without proof", "Enrol a key"
+                f"people[{i}]", "anybody over TCP would be an approver or admin without proof", "Enrol a key"
             )
 
 
@@ -370,18 +372,18 @@ def _check_rule(policy: Policy, rule: Rule, where: str) -> None:
         raise SpecError(where, f"does without {' and '.join(floor.roles)}", "Leave `roles` out")
     for what, given, most in (("expiry", rule.expiry_ms, floor.expiry_ms), ("window", rule.window_ms, floor.window_ms)):
         if not 60_000 <= given <= most:
-            raise SpecError(f"{where}.{what}", "is out of bounds", f"Give 1m to {most // 60_000}m")
+            raise SpecError(f"{where}.{what}", "is out of range", f"Give 1m to {most // 60_000}m")
     for what in ("signed", "reason"):
         if getattr(floor, what) and not getattr(rule, what):
             raise SpecError(f"{where}.{what}", f"{rule.tier} cannot do without", "Leave it out")
     if floor.typed == "digest" and rule.typed != "digest":
-        raise SpecError(f"{where}.typed", f"{rule.tier} takes the beginning of the digest", "Leave it out")
+        raise SpecError(f"{where}.typed", f"{rule.tier} needs the start of the digest", "Leave it out")
     if rule.self_ok and not floor.self_ok:
         raise SpecError(
             f"{where}.own_plans_of", f"nobody approves their own {rule.tier}", "Leave it out, or say `mode: solo`"
         )
     if policy.mode != "solo" and {"recommender", "model"}.intersection(rule.self_ok):
-        raise SpecError(f"{where}.own_plans_of", "what a machine drafted takes another's vote", "Leave it out")
+        raise SpecError(f"{where}.own_plans_of", "what a machine drafted needs another person's vote", "Leave it out")
     known = {person.id: person for person in policy.people}
     for group in rule.groups:
         _check_id(group.name, f"{where}.groups")
@@ -402,14 +404,12 @@ _MOST: Mapping[str, tuple[int, int]] = {
 def _check_limits(limits: PolicyLimits) -> None:
     for name, (least, most) in _MOST.items():
         if not least <= getattr(limits, name) <= most:
-            raise SpecError(
-                f"limits.{name}", f"{getattr(limits, name):,} is out of bounds", f"Give {least} to {most:,}"
-            )
+            raise SpecError(f"limits.{name}", f"{getattr(limits, name):,} is out of range", f"Give {least} to {most:,}")
     for tier in TIERS:
         if not 0 <= limits.executions_per_hour.of(tier) <= MAX_EXECUTIONS:
-            raise SpecError(f"limits.executions_per_hour.{tier}", "is out of bounds", f"Give 0 to {MAX_EXECUTIONS:,}")
+            raise SpecError(f"limits.executions_per_hour.{tier}", "is out of range", f"Give 0 to {MAX_EXECUTIONS:,}")
     if limits.cost_microusd_hour is not None and not 0 <= limits.cost_microusd_hour < 2**53:
-        raise SpecError("limits.cost_usd_hour", "is out of bounds", "Give an amount in USD")
+        raise SpecError("limits.cost_usd_hour", "is out of range", "Give an amount in USD")
 
 
 def _check_freezes(freezes: tuple[FreezeSpec, ...]) -> None:
@@ -434,17 +434,17 @@ def _check_channels(policy: Policy) -> None:
         if target != "log:":
             raise SpecError(
                 f"channels.{name}",
-                f"{target[:40]!a} is no channel",
+                f"{target[:40]!a} is not a channel",
                 "Write log:, file:/path, webhook:https://host/path or slack:https://host/path",
             )
     glass = policy.break_glass
     for name in glass.channels:
         if name not in names:
-            raise SpecError("break_glass.channels", f"there is no channel {name[:40]!a}", "Name one of `channels`")
+            raise SpecError("break_glass.channels", f"there is not a channel {name[:40]!a}", "Use one of `channels`")
     if not 1 <= glass.factor <= 2:
-        raise SpecError("break_glass.factor", f"{glass.factor} is out of bounds", "Give 1 or 2")
+        raise SpecError("break_glass.factor", f"{glass.factor} is out of range", "Give 1 or 2")
     if not 10 <= glass.reason_least <= 200:
-        raise SpecError("break_glass.reason_least", f"{glass.reason_least} is out of bounds", "Give 10 to 200")
+        raise SpecError("break_glass.reason_least", f"{glass.reason_least} is out of range", "Give 10 to 200")
 
 
 def _is_web_address(text: str) -> bool:
@@ -496,7 +496,7 @@ def _check_distinct(names: Iterable[tuple[str, str]], where: str) -> None:
         for text in filter(None, pair):
             number, other = seen.setdefault(skeleton(text), (i, text))
             if number != i:
-                same = "is there twice" if other == text else f"could be taken for {other[:40]!a}"
+                same = "is used twice" if other == text else f"could be taken for {other[:40]!a}"
                 raise SpecError(f"{where}[{i}]", f"{text[:40]!a} {same}", "Give names that cannot be confused")
 
 
@@ -562,7 +562,7 @@ def with_person(
         there = found.setdefault(field, [])
         there.extend(value for value in dict.fromkeys(given) if value not in there)
     if not any((accounts, keys, roles, name)):
-        raise SpecError("operator", f"nothing is given to {id_[:40]!a}", "Give --account, --key or --role")
+        raise SpecError("operator", f"no value for {id_[:40]!a}", "Give --account, --key or --role")
     return _text(file)
 
 

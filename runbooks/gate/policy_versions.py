@@ -285,12 +285,12 @@ class Policies:
     ) -> Actor:
         """The person whose signature it is, at the account that the actor came from. Raises AuthRefused."""
         if actor.kind != "human":
-            raise AuthRefused(f"not human: a {actor.kind} cannot hand in what a person signed", "")
+            raise AuthRefused(f"not human: a {actor.kind} cannot submit a person's signature", "")
         person = next((p for p in self.current(connection).people if p.subject == signed.subject), None)
         if person is None or not person.keys:
             raise AuthRefused(
                 f"no key is enrolled for {signed.subject[:80]!a}",
-                "Have it enrolled: see `muster policy operator new-key`",
+                "Enrol it: see `muster policy operator new-key`",
             )
         message = self._signed_bytes(connection, signed, kind, about)
         key = verify(map(public_key, person.keys), signed, message, now_ms)
@@ -315,7 +315,7 @@ class Policies:
         """The policy of a file; or the rules and limits of a built-in one, for the people, services, freezes and
         channels that are there. Raises SpecError for one that may not be, NotFoundError."""
         if bool(text) == bool(built_in):
-            raise SpecError("policy", "is neither a file nor built in", "Give the one or the other")
+            raise SpecError("policy", "is neither a file nor built in", "Give one of them")
         if text:
             return read_policy(_bytes(text), "policy")
         found = BUILT_IN.get(built_in)
@@ -350,11 +350,11 @@ class Policies:
             same = next((f"policy-{row.number}" for row in is_open if row.digest == digest), "")
             if same:
                 raise RefusedError(
-                    f"this policy waits for votes already, as {same}",
+                    f"this policy already waits for votes, as {same}",
                     f"muster policy approve {same}, or muster policy reject {same}",
                 )
             if len(is_open) >= MAX_OPEN:
-                raise RefusedError(f"{MAX_OPEN} new policies wait for votes already", "Reject some of them")
+                raise RefusedError(f"{MAX_OPEN} new policies already wait for votes", "Reject some of them")
             author = Party(subject=who.subject, kind=who.kind, account=who.account, signed=who.signed)
             made = insert(CANDIDATE).values(
                 digest=digest, version=new.version, based_on=now.digest(), body=new.canonical(), text=text,
@@ -386,12 +386,12 @@ class Policies:
             new = self._new(row)
             if digest != row.digest:
                 raise RefusedError(
-                    f"the digest given is not that of {candidate}", "Look at it again: muster policy show"
+                    f"the digest given does not match {candidate}", "Review it again: muster policy show"
                 )
             if row.state != "awaiting":
                 raise RefusedError(f"{candidate} is {row.state.replace('_', ' ')}", "Propose it again")
             if row.based_on != now.digest():
-                raise RefusedError(f"{candidate} was made for another policy than is in force", "Propose it again")
+                raise RefusedError(f"{candidate} was based on a policy that is no longer in force", "Propose it again")
             who = self._who(connection, actor, signed, candidate, new, verdict, now_ms)
             not_for = why_not_token(who, "policy")
             if not_for:
@@ -399,7 +399,7 @@ class Policies:
             vote = vote_of(who if signed else msgspec.structs.replace(who, key=""), verdict, now_ms)
             before = self._votes(connection, row.number)
             if any(other.subject == who.subject for other in before):
-                raise RefusedError(f"{who.subject} has voted on {candidate} already", "")
+                raise RefusedError(f"{who.subject} has already voted on {candidate}", "")
             counted = self._tally(now, row, (*before, vote))
             if counted.why_not[-1]:
                 raise RefusedError(f"your vote on {candidate} does not count: it {counted.why_not[-1]}", counted.wanted)
@@ -571,14 +571,14 @@ class Policies:
             now_ms, now = self.clock(), self.current(connection)
             why_not = self.why_not(connection, actor, "freeze", scope=spec.scope)
             if why_not:
-                raise RefusedError(f"you may not freeze: {why_not}", "Ask somebody who may")
+                raise RefusedError(f"you may not freeze: {why_not}", "Ask somebody with that role")
             if spec.until_ms is not None and spec.until_ms <= now_ms:
                 raise SpecError("until", "is past", "Give a later end")
             there = self.freezes(connection)
             if any(other.name == spec.name for other in (*now.freezes, *there)):
-                raise RefusedError(f"there is a freeze {spec.name} already", "Give another name, or thaw it first")
+                raise RefusedError(f"freeze {spec.name} already exists", "Give another name, or thaw it first")
             if len(there) >= MAX_FREEZES:
-                raise RefusedError(f"{MAX_FREEZES} freezes are set already", "Thaw those that are over")
+                raise RefusedError(f"{MAX_FREEZES} freezes are already set", "Thaw the expired ones")
             body = msgspec.json.encode(spec)
             made = insert(FREEZE).values(name=spec.name, body=body, by=actor.subject, at_ms=now_ms)
             number = connection.execute(made.returning(FREEZE.c.id)).scalar_one()

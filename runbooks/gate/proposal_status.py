@@ -114,7 +114,7 @@ class ProposalStatus:
         if row.executed_ms:
             return RefusedError(
                 f"{row.id} was executed at {utc(row.executed_ms)}, approved by {self._approvers(connection, row)}",
-                "Propose it again if it is wanted once more",
+                "Propose it again to run it once more",
             )
         if row.state == "expired":
             return RefusedError(f"{row.id} expired at {utc(row.expires_ms)}", "Propose it again")
@@ -312,29 +312,27 @@ def why_not_now(
     if not window and plan.policy_digest != in_force.digest():
         window = approval_policy.frozen(policies.get(connection, plan.policy_digest), (), now_ms, plan.tier, scope)
     if window and not (row.breakglass and in_force.break_glass.through_freezes):
-        return RefusedError(f"{row.id} is in the freeze '{window}'", "Execute it when that is over, or break the glass")
+        return RefusedError(f"{row.id} is in the freeze '{window}'", "Execute it after the freeze, or use break-glass")
     if row.executed_ms and now_ms > row.executed_ms + GO_ON_WITHIN_MS:
         return RefusedError(
-            f"{row.id} began at {utc(row.executed_ms)}, and nobody has let it go on since",
-            "Roll it back, or propose what is left of it",
+            f"{row.id} began at {utc(row.executed_ms)}, and nobody has resumed it since",
+            "Roll it back, or propose the remaining steps",
         )
     most_ms = plan.limits.duration_ms
     if most_ms is not None and row.executed_ms and now_ms > row.executed_ms + most_ms:
         return RefusedError(
-            f"{row.id} was to be done within {span(most_ms)} and began at {utc(row.executed_ms)}",
-            "Roll it back, or propose what is left of it",
+            f"{row.id} had to finish within {span(most_ms)} and began at {utc(row.executed_ms)}",
+            "Roll it back, or propose the remaining steps",
         )
     if plan.runbook is not None:
         unusable = why_not_usable(connection, policies, plan.runbook)
         if unusable:
-            return RefusedError(f"{row.id} may not go on: {unusable}", "Propose it from what is approved now")
+            return RefusedError(f"{row.id} may not continue: {unusable}", "Propose it from what is approved now")
     if plan.rolls_back:
         first = store.found(connection, plan.rolls_back)
         if (first.state, "taken_back") not in typed_plan.EDGES:
-            return RefusedError(f"{first.id} is {first.state.replace('_', ' ')} now", "There is nothing to roll back")
+            return RefusedError(f"{first.id} is {first.state.replace('_', ' ')} now", "Nothing to roll back")
     rules = status.broken_rules(connection, row, plan, now_ms)
     if rules:
-        return RefusedError(
-            f"{row.id} would exceed what may be done in an hour: {'; '.join(rules)}", "Execute it later"
-        )
+        return RefusedError(f"{row.id} would exceed the hourly limits: {'; '.join(rules)}", "Execute it later")
     return None

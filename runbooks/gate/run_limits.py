@@ -88,15 +88,17 @@ def check_freeze(spec: FreezeSpec, where: str = "freeze") -> None:
     for name in (*spec.scope.pools, *spec.scope.queues, *spec.scope.tenants):
         check_id(name, f"{where}.scope")
     if len(spec.reason) > MAX_REASON or not spec.reason.isprintable():
-        raise SpecError(f"{where}.reason", f"is not one line of at most {MAX_REASON} characters", "Write it plainly")
+        raise SpecError(
+            f"{where}.reason", f"is not one line of at most {MAX_REASON} characters", "Use plain one-line text"
+        )
     if len(spec.weekly) > MAX_WINDOWS:
         raise SpecError(f"{where}.weekly", f"has {len(spec.weekly)} windows", f"At most {MAX_WINDOWS}")
     once = spec.from_ms is not None or spec.until_ms is not None
     if once == bool(spec.weekly):
-        raise SpecError(where, "must be either weekly or from one moment until another", "Give one of the two")
+        raise SpecError(where, "must be either weekly or between two times", "Give one of the two")
     if once:
         if spec.from_ms is None or spec.until_ms is None or not 0 <= spec.from_ms < spec.until_ms < 2**53:
-            raise SpecError(where, "needs a beginning, and an end after it", "Give both")
+            raise SpecError(where, "needs a start, and an end after it", "Give both")
         return
     zone_of(spec.zone, f"{where}.zone")
     for i, text in enumerate(spec.weekly):
@@ -108,7 +110,7 @@ def moment_ms(text: str, where: str) -> int:
     if _MOMENT.fullmatch(text):
         with contextlib.suppress(ValueError):
             return int(datetime.fromisoformat(text).timestamp()) * 1000
-    raise SpecError(where, f"{text[:40]!a} is not a moment", 'Write "2026-12-20T18:00+01:00" or "2026-12-20T17:00Z"')
+    raise SpecError(where, f"{text[:40]!a} is not a time", 'Write "2026-12-20T18:00+01:00" or "2026-12-20T17:00Z"')
 
 
 def zone_of(name: str, where: str) -> ZoneInfo:
@@ -148,7 +150,7 @@ def _window(text: str, where: str) -> _Window:
     if length == 0 and until <= start:
         length = 1 if daily else 7
     if until == start and length in (0, 1 if daily else 7):
-        raise SpecError(where, f"{text!a} never ends", "Give another end, or a freeze between two moments")
+        raise SpecError(where, f"{text!a} never ends", "Give another end, or a freeze between two times")
     return _Window(days, start, length, until)
 
 
@@ -191,7 +193,7 @@ class PolicyLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     executions_per_hour: ByTier = ByTier(T0=600, T1=240, T2=20, T3=3)
     nodes_permille: int = 50
     nodes_least: int = 1
-    """Nodes of a pool taken out of use: its share of the pool, or this if that is more."""
+    """Nodes of a pool taken out of service: its share of the pool, or this if that is more."""
     gpus_permille: int = 100
     gpus_least: int = 16
     """GPUs whose work is stopped or that are taken out of use: their share of the cell's, or this if that is more."""
@@ -219,7 +221,7 @@ class LimitUsage(msgspec.Struct, frozen=True, kw_only=True):
     executions: ByTier = ByTier()
     gpu_milli: int = 0
     nodes: tuple[tuple[str, int], ...] = ()
-    """(pool, nodes taken out of use)."""
+    """(pool, nodes taken out of service)."""
     workloads: int = 0
     cost_microusd_hour: int = 0
 
@@ -256,7 +258,7 @@ def over(
     gone = dict(used.nodes)
     for pool, nodes in planned.nodes:
         most = max(limits.nodes_least, size.nodes.get(pool, 0) * limits.nodes_permille // 1000)
-        check("nodes", f"nodes of {pool} taken out of use", most, gone.get(pool, 0), nodes)
+        check("nodes", f"nodes of {pool} taken out of service", most, gone.get(pool, 0), nodes)
     gpus = max(limits.gpus_least * 1000, size.gpu_milli * limits.gpus_permille // 1000)
     check("gpus", "GPUs disturbed", gpus, used.gpu_milli, planned.gpu_milli, 1000)
     check("workloads", "workloads stopped or moved", limits.workloads_per_hour, used.workloads, planned.workloads)

@@ -244,7 +244,7 @@ def plan_of(connection: Connection, row: ProposalRow) -> tuple[Plan, RevisionTex
     if found is None or not unchanged:
         raise RefusedError(
             f"the stored plan of {row.id} is not the one whose digest was shown",
-            "Somebody changed the database: run muster audit verify, and propose it again",
+            "The database was changed outside Muster: run muster audit verify, then propose it again",
         )
     return (
         msgspec.json.decode(found["plan"], type=Plan),
@@ -276,7 +276,7 @@ def move(
     values = {field: getattr(new, field) for field in new.__struct_fields__ if field != "number"}
     unmoved = (PROPOSAL.c.number == row.number) & (PROPOSAL.c.serial == row.serial) & (PROPOSAL.c.state == row.state)
     if connection.execute(update(PROPOSAL).where(unmoved).values(values)).rowcount != 1:
-        raise RefusedError(f"{row.id} was changed by somebody else just now", "Look at it again")
+        raise RefusedError(f"{row.id} was just changed by somebody else", "Review it again")
     audit.append(
         connection,
         f"proposal.{event}",
@@ -376,7 +376,7 @@ def refuse_second(connection: Connection, key: str, row: ProposalRow) -> None:
     """Raises RefusedError when the effect was had already. The key is unique in the database too: this only says it in
     words."""
     if has_effect(connection, key):
-        raise RefusedError(f"this step of {row.id} was done already", "Look at the proposal again")
+        raise RefusedError(f"this step of {row.id} is already done", "Review the proposal again")
 
 
 def add_record(

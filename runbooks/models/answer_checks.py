@@ -466,7 +466,7 @@ def _made(call: EngineCall, given: _Steps) -> Iterable[Act]:
     gone = _asked(lambda: call(lambda engine: _gone(engine, targets)), "targets")
     if gone:
         named = ", ".join(f"{kind} {ascii(id_)[1:-1][:60]}" for kind, id_ in gone[:3])
-        raise DraftRejected("unknown_target", f"not there any more: {named}", "Ask again: the facts have changed")
+        raise DraftRejected("unknown_target", f"not there any more: {named}", "Try again: the facts have changed")
     makers: list[Maker] = []
 
     def make(engine: Engine, step: ModelDraftStep) -> Act:

@@ -446,13 +446,13 @@ class _Child:
             self.kill()
             code = self._process.returncode
             how = "" if code is None else f" by signal {-code}" if code < 0 else f" with exit code {code}"
-            raise _Ended("worker", f"the child that asks models ended{how}", "Ask again: another is started")
+            raise _Ended("worker", f"the child that asks models ended{how}", "Try again: another is started")
         self._received += piece
         found = []
         while len(self._received) >= HEADER.size:
             kind, size = HEADER.unpack_from(self._received)
             if kind not in (READY, PROGRESS, OUTCOME) or size > self._most:
-                raise _Ended("worker", "the child said what it should not", "Ask again: another is started")
+                raise _Ended("worker", "the child said what it should not", "Try again: another is started")
             end = HEADER.size + size
             if len(self._received) < end:
                 break

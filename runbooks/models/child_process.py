@@ -264,7 +264,7 @@ class _Asker:
             raise TransportRefused(
                 "deadline",
                 f"the server asks us to wait longer than there is time ({refused.reason})",
-                "Ask again later, or raise model_deadline",
+                "Try again later, or raise model_deadline",
             )
         await asyncio.sleep(wait_s)
 

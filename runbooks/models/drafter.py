@@ -170,7 +170,7 @@ class ModelDrafter:
             except Exception as error:
                 traceback.print_exc()
                 raise DraftRejected(
-                    "worker", f"a defect of Muster ({type(error).__name__})", "The engine's log has the details"
+                    "worker", f"internal error of Muster ({type(error).__name__})", "The engine's log has the details"
                 ) from error
         except DraftRejected as error:
             self._note_rejected(told, error)
@@ -232,7 +232,7 @@ class ModelDrafter:
 
     def _endpoint(self) -> Endpoint:
         if self.setup.problem:
-            raise DraftRejected("bad_endpoint", self.setup.problem, "Mend it, then restart the engine: muster stop")
+            raise DraftRejected("bad_endpoint", self.setup.problem, "Fix it, then restart the engine: muster stop")
         if self.setup.endpoint is None:
             raise DraftRejected(
                 "not_configured", "no model is configured", "Set model_url and model, then restart the engine"

@@ -351,7 +351,7 @@ def label_table(lines: Iterable[str], where: str) -> dict[str, ObjectKind]:
     for line in lines:
         label, _, kind = (part.strip() for part in line.partition("="))
         if not label or kind not in get_args(ObjectKind):
-            raise SpecError(where, f"{line[:60]!a} is not LABEL=KIND", "Write for example slurm_part=queue")
+            raise SpecError(where, f"{line[:60]!a} is not LABEL=KIND", "Write it like slurm_part=queue")
         found[label.lower()] = cast("ObjectKind", kind)
     return found
 

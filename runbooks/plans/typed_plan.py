@@ -696,7 +696,7 @@ def after(state: State, event: Event, name: str) -> State:
 EVENT_REFUSALS: Mapping[Event, str] = {
     "simulated": "it cannot be simulated",
     "denied": "it cannot be denied",
-    "submitted": "it cannot be put to the vote",
+    "submitted": "it cannot be proposed",
     "approved": "it cannot be approved",
     "rejected": "it cannot be rejected any more",
     "expired": "it cannot expire",
@@ -726,7 +726,7 @@ STATE_REMEDIES: Mapping[State, str] = {
     "rejected": "Propose something else",
     "superseded": "Look at the one that replaced it",
     "cancelled": "Propose it again if it is wanted after all",
-    "verified": "It is done; muster proposal rollback takes it back where that is possible",
+    "verified": "It is done; muster proposal rollback undoes it, if possible",
     "rolled_back": "Propose it again if it is wanted once more",
     "paused": "Resume it, or roll it back",
     "failed": "Roll it back, or look at what it left",

@@ -111,7 +111,7 @@ class Linter(ValueLinter):
         if why or not ID.fullmatch(front.id):
             self._say(
                 ("id",), "confusable" if not front.id.isascii() else "id",
-                f"{ascii(front.id)[:60]} {why or 'is no id of a runbook'}",
+                f"{ascii(front.id)[:60]} {why or 'is not a runbook id'}",
                 "Type it anew: 3 to 64 of a-z, 0-9 and -, with a letter or digit at both ends",
             )  # fmt: skip
         if not 1 <= front.version <= MAX_VERSION:
@@ -145,7 +145,7 @@ class Linter(ValueLinter):
     def _step(self, i: int, step: StepLine) -> None:
         path: YamlPath = ("steps", i)
         if not STEP_ID.fullmatch(step.id):
-            why = why_not_id(step.id) or "is no id of a step"
+            why = why_not_id(step.id) or "is not a step id"
             self._say((*path, "id"), "confusable" if not step.id.isascii() else "id", f"{ascii(step.id)[:60]} {why}",
                       "Use at most 64 of a-z, 0-9 and -")  # fmt: skip
         others = [other.id for other in self.front.steps[:i]]
@@ -173,7 +173,7 @@ class Linter(ValueLinter):
                 self._states[STATE_CHECK[row.kind], of] = frozenset(row.after)
         self._rollback((*path, "rollback"), row, step)
         if step.on_fail == "rollback" and step.rollback == "cannot":
-            self._say((*path, "on_fail"), "on-fail", "there is no way back to take", "Write pause or abort")
+            self._say((*path, "on_fail"), "on-fail", "there is no rollback to run", "Write pause or abort")
 
     def _checks_again(self, lines: tuple[CheckLine, ...]) -> list[tuple[str, str, list[Check]]]:
         """The checks of `when`, without reporting their problems again."""
@@ -279,17 +279,17 @@ class Linter(ValueLinter):
             if row.command:
                 word = "cannot" if never else "inverse"
                 self._say(
-                    path, "missing-rollback", f"nothing says how {action} is taken back", f"Write `rollback: {word}`"
+                    path, "missing-rollback", f"nothing says how {action} is rolled back", f"Write `rollback: {word}`"
                 )
         elif back == "inverse":
             if never:
-                self._say(path, "wrong-rollback", f"{action} cannot be taken back", "Write `rollback: cannot`")
+                self._say(path, "wrong-rollback", f"{action} cannot be rolled back", "Write `rollback: cannot`")
         elif back == "cannot":
             if not never:
-                self._say(path, "wrong-rollback", f"{action} can be taken back", "Write `rollback: inverse`")
+                self._say(path, "wrong-rollback", f"{action} can be rolled back", "Write `rollback: inverse`")
         elif isinstance(back, str):
             self._say(
-                path, "wrong-rollback", f"{ascii(back)[:40]} is no way back", "Write inverse, cannot, or its acts"
+                path, "wrong-rollback", f"{ascii(back)[:40]} is not a rollback", "Write inverse, cannot, or its acts"
             )
         else:
             self._written_rollback(path, row, step)
@@ -308,14 +308,14 @@ class Linter(ValueLinter):
             self._parameters((*at, "with"), one, back.with_)
             acts.append(Act(action=one.name, targets=tuple(flat(back.with_.values()))))
         if not only_targets(action) or not all(only_targets(act.action) for act in acts):
-            self._say(path, "wrong-rollback", f"the way back of {action} needs what it was before",
+            self._say(path, "wrong-rollback", f"the rollback of {action} needs what it was before",
                       "Write `rollback: inverse`: it is made from what is shown")  # fmt: skip
             return
         ids = tuple(flat(target_values(step)))
         act = Act(action=action, targets=ids)
         before = [tuple(Target(id=id_, state=state) for id_ in ids) for state in sorted(row.states)]
         why = [why_not_inverse(act, shown, tuple(acts)) for shown in before if inverse_of(act, shown)] or [
-            f"{action} cannot be taken back"
+            f"{action} cannot be rolled back"
         ]
         if all(why):
             self._say(path, "wrong-rollback", why[-1], "Write `rollback: inverse`, or the acts that take the step back")

@@ -122,16 +122,16 @@ def step_lines(step: StepLine) -> list[str]:
     lines += [f"  needs: {asked(check)}" for check in step.pre]
     lines += [f"  then: {asked(check)}" for check in step.verify]
     if step.rollback == "inverse":
-        lines.append("  back: what the catalogue knows, to what it was")
+        lines.append("  rollback: the inverse action, to the old values")
     elif step.rollback == "cannot":
-        lines.append("  back: it cannot be taken back")
+        lines.append("  rollback: not possible")
     elif not isinstance(step.rollback, str):
         lines += [
-            f"  back: {act.action} {', '.join(f'{name} {plain(value)}' for name, value in act.with_.items())}"
+            f"  rollback: {act.action} {', '.join(f'{name} {plain(value)}' for name, value in act.with_.items())}"
             for act in step.rollback
         ]
     if step.confirm != "none":
-        lines.append(f"  waits for the go of an {step.confirm}")
+        lines.append(f"  needs confirmation by an {step.confirm}")
     lines.append(f"  if it fails: {step.on_fail}")
     return lines
 
@@ -160,7 +160,7 @@ def rollback_of(plan: Plan) -> tuple[str, ...]:
 
 def without_acts(act: Act) -> str:
     """The sentence for a step whose way back has no acts."""
-    return "cannot be taken back" if find(act.action).back is None else "leaves nothing to take back"
+    return "cannot be rolled back" if find(act.action).back is None else "nothing to roll back"
 
 
 def verifications_of(plan: Plan) -> tuple[str, ...]:
@@ -273,7 +273,7 @@ class RunbookRegistry:
         """
         read = self._find(ask.id)
         if ask.sha256 and ask.sha256 != read.sha256:
-            raise RefusedError(f"{ask.id} is not the file any more that was shown", "Look at it again")
+            raise RefusedError(f"{ask.id} is no longer the file that was shown", "Review it again")
         runbook = self._sound(read)
         return self._call(lambda _: self._run(actor, ask, read, runbook))
 
@@ -283,7 +283,7 @@ class RunbookRegistry:
         if not dry_run and line.status != "approved":
             raise RefusedError(
                 f"{ask.id} version {line.version} is not approved for use: {line.note}",
-                f"Try it with --dry-run; `muster runbook approve {ask.id}` by somebody else than who wrote it",
+                f"Use --dry-run, or have somebody other than its author run `muster runbook approve {ask.id}`",
             )
         made = compile_runbook(self._engine, runbook, ask.inputs, reason=ask.reason)
         shown = RunbookRun(
@@ -294,7 +294,7 @@ class RunbookRegistry:
             if not made.applies:
                 found = "; ".join(finding.found for finding in made.when if finding.verdict != "success")
                 raise RefusedError(
-                    f"{ask.id} does not apply now: {found}", "See the runbook's evidence, or act directly"
+                    f"{ask.id} does not apply now: {found}", "See the runbook's conditions, or act directly"
                 )
             proposal = self._gate.propose(actor, made.request, runbook=ref)
         else:
@@ -325,7 +325,7 @@ class RunbookRegistry:
         read = self._find(vote.id)
         check_line(vote.comment, "comment", MAX_COMMENT)
         if not vote.comment.strip():
-            raise SpecError("reason", "is empty", "Say why it must not be used any more")
+            raise SpecError("reason", "is empty", "Give the reason for retiring it")
         return self._call(lambda _: self._decide(actor, read, "retire", vote))
 
     def _decide(self, actor: Actor, read: ParsedRunbook, deed: RunbookDecision, given: RunbookVote) -> RunbookLine:
@@ -379,8 +379,8 @@ class RunbookRegistry:
         """The refusal of a decision, if any, and its actor. A refusal is recorded, so it is not raised here."""
         in_force, version = self._policies.current(connection), version_of(read)
         if given.sha256 != read.sha256 and not (deed == "retire" and not given.sha256):
-            text = f"the SHA-256 given is not that of {read.id}, which is {read.sha256[:12]}… now"
-            return RefusedError(text, "Look at the file again and approve what it says"), actor
+            text = f"the SHA-256 given does not match {read.id}, which is now {read.sha256[:12]}…"
+            return RefusedError(text, "Review the file again, then approve it"), actor
         try:
             about, verdict = RunbookVoteSubject(f"runbook:{read.id}", version, read.sha256), VERDICTS[deed]
             actor = self._policies.proved(connection, actor, given.signed, "vote", about, verdict, now_ms)
@@ -397,7 +397,7 @@ class RunbookRegistry:
             return None, actor
         above = all_votes.newest_version(read.id, read.sha256)
         if version <= above:
-            text = f"{read.id} version {above} was approved with other bytes"
+            text = f"{read.id} version {above} was approved with different content"
             return RefusedError(text, f"Raise its version above {above}"), actor
         vote = vote_of(actor, "approve", now_ms)
         for author, requester in authors(in_force, owner_of(read), read.file.account):
@@ -407,7 +407,7 @@ class RunbookRegistry:
             if why_not:
                 return RefusedError(f"your vote on {read.id} does not count: it {why_not}", "Ask an approver"), actor
         if any(one.deed == "approve" and one.vote.subject == actor.subject for one in votes):
-            return RefusedError(f"{actor.subject} has approved it already", "One vote each"), actor
+            return RefusedError(f"{actor.subject} has already approved it", "Each person votes once"), actor
         return None, actor
 
     # -- standing ---------------------------------------------------------------------------------------------------
@@ -425,13 +425,13 @@ class RunbookRegistry:
         if not short:
             newer = all_votes.newest_version(read.id, read.sha256)
             if newer > version_of(read):
-                return "retired", f"version {newer} took its place"
+                return "retired", f"version {newer} replaced it"
             names = ", ".join(dict.fromkeys(one.vote.subject for one in votes if one.deed == "approve"))
             return "approved", f"by {names}"
         lacking = f"needs {short} more vote{'s' if short > 1 else ''}: {wanted}"
         before = all_votes.newest_version(read.id, read.sha256)
         if before:
-            return "changed", f"version {before} was approved, this is another file; {lacking}"
+            return "changed", f"version {before} was approved, but the file has changed;  {lacking}"
         return "draft", lacking
 
     def _line_of(self, connection: Connection, read: ParsedRunbook) -> RunbookLine:
@@ -503,7 +503,7 @@ class RunbookRegistry:
                 None,
                 (
                     FileProblem(
-                        where=file.source, rule="unreadable", problem=file.unreadable, remedy="Mend or remove the file"
+                        where=file.source, rule="unreadable", problem=file.unreadable, remedy="Fix or remove the file"
                     ),
                 ),
             )

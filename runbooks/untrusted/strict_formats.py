@@ -50,18 +50,18 @@ _NUMBER_LIKE = re.compile(
 _DATE = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:[Tt\s].*)?")
 _KEY = re.compile(r"[!-~](?:[ -~]{0,126}[!-~])?")
 _YAML_FAULTS = (
-    ("mapping values are not allowed", "is not YAML: a ':' stands inside a value",
-     "Quote the value, or begin a new line"),
-    ("could not find expected ':'", "is not YAML: a key has no ':' behind it", "Write 'key: value'"),
-    ("did not find expected key", "is not YAML: this line is no entry of the block it stands in",
-     "Indent it as the lines above it, and close what is quoted"),
-    ("did not find expected '-' indicator", "is not YAML: this line is no entry of the list it stands in",
-     "Indent it as the entries above it, and begin it with '- '"),
-    ("did not find expected ',' or", "is not YAML: a bracket is not closed", "Close the bracket"),
-    ("did not find expected node content", "is not YAML: a bracket is not closed", "Close the bracket"),
-    ("found character that cannot start any token", "is not YAML: a value begins with a tab or a reserved character",
-     "Indent with spaces, and quote a value that begins with @, ` or %"),
-    ("found unexpected end of stream", "is not YAML: a quote is not closed", "Close the quote"),
+    ("mapping values are not allowed", "is not valid YAML: a value contains ':'",
+     "Quote the value, or start a new line"),
+    ("could not find expected ':'", "is not valid YAML: expected ':' after a key", "Write 'key: value'"),
+    ("did not find expected key", "is not valid YAML: this line does not fit its block",
+     "Indent it like the lines above, and close all quotes"),
+    ("did not find expected '-' indicator", "is not valid YAML: expected a list entry",
+     "Indent it like the entries above, and start it with '- '"),
+    ("did not find expected ',' or", "is not valid YAML: a bracket is not closed", "Close the bracket"),
+    ("did not find expected node content", "is not valid YAML: a bracket is not closed", "Close the bracket"),
+    ("found character that cannot start any token", "is not valid YAML: a value starts with a tab or reserved sign",
+     "Indent with spaces, and quote a value that starts with @, ` or %"),
+    ("found unexpected end of stream", "is not valid YAML: a quote is not closed", "Close the quote"),
     ("control characters are not allowed", "holds a control character", "Delete it"),
 )  # fmt: skip
 """How libyaml begins to say what it could not read, and (problem, remedy) in words for who wrote the file."""
@@ -102,7 +102,7 @@ class YamlDocument:
             raise SpecError(
                 f"{self.place(tuple(path))}{': ' + field if field else ''}",
                 text[0].lower() + text[1:],
-                "Correct this value",
+                "Fix this value",
             ) from None
 
 
@@ -112,7 +112,7 @@ def yaml_fault(error: yaml.MarkedYAMLError) -> tuple[str, str]:
     for start, problem, remedy in _YAML_FAULTS:
         if said.startswith(start):
             return problem, remedy
-    return f"is not YAML ({said})", "Look at this line and the one before it"
+    return f"is not YAML ({said})", "Check this line and the one before it"
 
 
 def load(data: bytes, name: str) -> Any:
@@ -139,7 +139,7 @@ def read(data: bytes, name: str, first_line: int = 1) -> YamlDocument:
         at = min(mark.line if mark else 0, max(0, len(text.splitlines()) - 1))
         _refuse(name, at + 1 + offset, *yaml_fault(error))
     except yaml.YAMLError as error:
-        _refuse(name, first_line, f"is not YAML ({str(error).splitlines()[0]})", "Look at this line")
+        _refuse(name, first_line, f"is not YAML ({str(error).splitlines()[0]})", "Check this line")
     return YamlDocument(name, value, lines)
 
 
@@ -188,7 +188,7 @@ def _documents(events: Iterator[Any], lines: dict[YamlPath, int], name: str, off
             begun = True
             value = _value(next(events), events, lines, (), name, offset)
     if not begun:
-        _refuse(name, offset + 1, "is empty", "Write what it should say")
+        _refuse(name, offset + 1, "is empty", "Add its content")
     return value
 
 
@@ -196,7 +196,7 @@ def _plain(event: Any, name: str, offset: int) -> Any:
     """The event, unless it is one by which a small file could mean a huge or a foreign one."""
     line = _line(event, offset)
     if isinstance(event, yaml.AliasEvent):
-        _refuse(name, line, f"alias {_shown('*' + str(event.anchor))} is not allowed", "Write the value out")
+        _refuse(name, line, f"alias {_shown('*' + str(event.anchor))} is not allowed", "Write the value in full")
     if getattr(event, "anchor", None) is not None:
         _refuse(name, line, f"anchor {_shown('&' + event.anchor)} is not allowed", "Remove it")
     if getattr(event, "tag", None) is not None:

@@ -653,13 +653,13 @@ class FakeClient(Client):
         )  # fmt: skip
         return ProcessReport(
             id=workload_id, attempts=(AttemptView(attempt=1, tasks=(task,), tasks_total=1),) if self.written else (),
-            why_none="" if self.written else "nothing runs for real in this cell",
+            why_none="" if self.written else "this cell runs no real work",
         )  # fmt: skip
 
     def output(self, request: OutputRequest, wait_s: float = 0.0) -> OutputPart:
         self._find(request.id)
         if not self.written:
-            raise RefusedError("nothing runs for real in this cell", "Start an engine that runs work with: muster here")
+            raise RefusedError("this cell runs no real work", "Start an engine that runs work with: muster here")
         end = len(self.written)
         at = max(0, end + request.offset) if request.offset < 0 else request.offset if request.offset <= end else 0
         data = self.written[at : at + request.most]
@@ -767,7 +767,7 @@ class FakeClient(Client):
             open=tuple(each for each in every if each.state == "open"),
             aside=tuple(each for each in every if each.state != "open"),
             followed=(),
-            unknown=(self._text(3, "12 of 40 running workloads have too few finished likes"),),
+            unknown=(self._text(3, "12 of 40 running workloads have too few similar finished jobs"),),
         )
 
     def recommendation(self, rec_id: str) -> Recommendation:
@@ -800,11 +800,11 @@ class FakeClient(Client):
             parameters=((), (), ("2026-03-01T14:00=12",))[number],
             evidence=(
                 Evidence(
-                    metric="time cordoned, at least", window="since the cordon", rows=2, value=self._text(6, "2.0 h")
+                    metric="minimum time cordoned", window="since the cordon", rows=2, value=self._text(6, "2.0 h")
                 ),
             ),
-            counterfactual="No suggestion if they had been cordoned for less than 60 min or had work",
-            alternatives=("Ask who cordoned them", "Do nothing: 16 GPU stay out of use"),
+            counterfactual="Not suggested if they had been cordoned for less than 60 min or had work",
+            alternatives=("Ask who cordoned them", "No action: 16 GPU stay out of use"),
             thin=(self._text(7, "why they were cordoned is not recorded"),) if number == 0 else (),
             benefit=Benefit(waiting_gpu_milli_h=64_000 - number * 20_000),
         )
@@ -822,7 +822,7 @@ class FakeClient(Client):
                 horizon_ms=outlook.horizon_ms, seeds=outlook.seeds, figures=outlook.figures,
             )
             if number == 0
-            else SuggestionTrial(state="none", why="nothing would be done"),
+            else SuggestionTrial(state="none", why="no change"),
             track=Track(
                 kind="pool_ahead", acted=6, held=4, partly=1, unknown=1, held_low_permille=376,
                 held_high_permille=964, left=3, resolved=1,
@@ -1305,7 +1305,7 @@ class FakeClient(Client):
     def approve_runbook(self, vote: RunbookVote) -> RunbookLine:
         line = self.runbook(vote.id).line
         if vote.sha256 != line.sha256:
-            raise RefusedError("the SHA-256 given is not that of the file", "Look at it again")
+            raise RefusedError("the SHA-256 given is not that of the file", "Review it again")
         return msgspec.structs.replace(line, status="approved", note=f"by {self.me}")
 
     def retire_runbook(self, vote: RunbookVote) -> RunbookLine:
@@ -1353,7 +1353,7 @@ class FakeClient(Client):
         return AuditPage(rows=tuple(rows), matched=len(found), last=self.audit_records)
 
     def audit_part(self, wanted: AuditRange) -> AuditPart:
-        raise RefusedError("you may not export: alice is not an auditor or an admin", "Ask one who may")
+        raise RefusedError("you may not export: alice is not an auditor or an admin", "Ask somebody with that role")
 
     def _outcome(self, proposal_id: str, deed: str, state: str) -> Outcome:
         shown = self._moved(proposal_id, state)

@@ -122,7 +122,7 @@ def changed_since(text: Text = plain) -> tuple[Difference, ...]:
         Difference(what="node-00001", shown="ready", now=text(4, "down"),
                    text="node-00001 was shown as ready and is down now"),
         Difference(what="node-00002", shown="1 workloads", now="2 workloads",
-                   text=text(5, "node-00002 has work now that was not shown: wl-000042")),
+                   text=text(5, "node-00002 now has work that was not shown: wl-000042")),
     )  # fmt: skip
 
 
@@ -159,7 +159,7 @@ def book(line: RunbookLine, text: Text = plain) -> RunbookView:
         ),
         when=("node ${inputs.node} is not down",), limits="at most 1 node, 64 GPUs, 30m",
         steps=("cordon: cordon nodes ${inputs.node}", "  then: node ${inputs.node} is cordoned, within 30s",
-               "  back: what the catalogue knows, to what it was", "drain: drain nodes ${inputs.node}"),
+               "  rollback: the inverse action, to the old values", "drain: drain nodes ${inputs.node}"),
         prose=prose, votes=("bob approved it on 2026-02-27",), problems=(problem,) * line.problems,
     )  # fmt: skip
 

@@ -392,7 +392,7 @@ def test_a_drained_node_that_is_cordoned_is_as_before_the_drain(engine: Engine) 
     engine.command(cmd.Cordon(ids=("g3",)))
     assert engine.node("g3").state == "cordoned"
     engine.command(cmd.Interrupt(ids=("g3",)))
-    assert "the provider takes 'g3' back" in refused(engine, cmd.Cordon(ids=("g3",)), RefusedError).problem
+    assert "the provider reclaims 'g3'" in refused(engine, cmd.Cordon(ids=("g3",)), RefusedError).problem
     assert engine.node("g3").state == "draining"
 
 
@@ -406,7 +406,7 @@ def test_setting_the_policy_that_is_set_changes_nothing(engine: Engine) -> None:
 
 
 def test_defining_twice_is_refused(engine: Engine) -> None:
-    assert "defined already" in refused(engine, cmd.Define(cell=small_cell()), RefusedError).problem
+    assert "already defined" in refused(engine, cmd.Define(cell=small_cell()), RefusedError).problem
 
 
 def test_defining_a_cell_that_has_only_queues_is_refused_too() -> None:

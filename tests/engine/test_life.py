@@ -113,7 +113,7 @@ def test_a_workload_cannot_wait_for_itself(engine: Engine) -> None:
 
 def test_a_dependency_on_what_never_existed_is_refused(engine: Engine) -> None:
     error = refused(engine, spec("a"), spec("b", after=after("nowhere")))
-    assert "never was a workload 'nowhere'" in str(error)
+    assert "unknown workload 'nowhere'" in str(error)
 
 
 def test_waiting_work_can_be_cancelled_held_and_released_without_forgetting_what_it_waits_for(engine: Engine) -> None:

@@ -87,10 +87,10 @@ def test_who_shares_a_fleets_socket_touches_what_is_theirs(
     fleet.submit([job("theirs")])
     with pytest.raises(RefusedError, match="not yours"):
         fleet.withdraw(["theirs", "owners"])
-    with pytest.raises(RefusedError, match="whoever owns the fleet"):
+    with pytest.raises(RefusedError, match="only the owner of the fleet"):
         fleet.set_closed("a", closed=False)
     assert [fleet.submission(name).state for name in ("owners", "theirs")] == ["waiting", "waiting"]
-    with pytest.raises(RefusedError, match="already, as another"):
+    with pytest.raises(RefusedError, match="already exists, as another"):
         fleet.submit([job("owners")])
     assert fleet.withdraw(["theirs"]) == ("theirs",)
 
@@ -105,7 +105,7 @@ def test_stopping_a_fleet_ends_no_process_but_the_one_that_listens(
         monkeypatch.setattr(served.fleet, "view", lambda pid=pid: msgspec.structs.replace(view, pid=pid))
         assert run(["fleet", "stop"]) != 0
     assert ended == []
-    assert "is not the one that listens" in capsys.readouterr().err
+    assert "the process that listens" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_password_on_a_command_line_is_warned_of(tmp_path: Path) -> None:
     env = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
     done = subprocess.run([*words, url], capture_output=True, text=True, timeout=PATIENCE_S, env=env, check=False)
     assert done.returncode != 0
-    assert "everybody on this machine can read a password" in done.stderr
+    assert "other users of this machine can see a password" in done.stderr
     assert "s3kr3t" not in done.stdout + done.stderr
 
 

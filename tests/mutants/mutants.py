@@ -398,7 +398,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "anybody breaks the glass",
         "runbooks/gate/decisions",
-        *never('if why_not:\n            return RefusedError(f"you may not break the glass'),
+        *never('if why_not:\n            return RefusedError(f"you may not use break-glass'),
         ("gate_rules",),
     ),
     Mutant(

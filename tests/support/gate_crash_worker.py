@@ -206,7 +206,7 @@ def go_on(gate: Gate, shown: Proposal) -> None:
         gate.approve(ME, shown.id, shown.digest, "seen and wanted")
     elif shown.state == "verifying":
         gate.tick()
-    elif shown.state == "paused" and "waits for the word" in shown.note:
+    elif shown.state == "paused" and "waits for confirmation" in shown.note:
         gate.confirm(ME, shown.id, next(step.id for step in shown.standing if step.state == "waiting"))
     elif shown.state in ("paused", "executing"):
         gate.resume(ME, shown.id) if shown.state == "paused" else gate.execute(ME, shown.id)

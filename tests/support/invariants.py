@@ -116,7 +116,7 @@ def _check_nodes(state: State) -> None:
 
 def _check_gangs(state: State) -> None:
     w, allocations = state.workloads, state.allocations
-    assert len(set(w.ids)) == len(w.ids), "an id is there twice"
+    assert len(set(w.ids)) == len(w.ids), "an id is used twice"
     for row, name in enumerate(w.ids):
         placed = [0] * len(w.class_at(row).groups)
         for a in allocations.of_workload(w.first_allocation[row]):

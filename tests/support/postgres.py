@@ -51,7 +51,7 @@ def why_not() -> str:
     if programs() is None:
         return "PostgreSQL is not installed"
     if os.getuid() == 0 and _unprivileged() is None:
-        return "PostgreSQL does not run as root, and there is no user postgres or nobody to run it as"
+        return "PostgreSQL is not running as root, and there is no user postgres or nobody to run it as"
     return ""
 
 

@@ -226,7 +226,7 @@ def propose(app: MusterApp, argument: str) -> None:
         proposal = await pane.propose()
         if app.navigator.current is pane:
             app.navigator.drill("proposal", proposal)
-        return f"{proposal} is put to the vote; nothing is done yet"
+        return f"{proposal} waits for votes; nothing is done yet"
 
     app.steering.tell(do)
 

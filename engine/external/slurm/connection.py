@@ -385,7 +385,7 @@ class SlurmConnection(SlurmWriter):
         largest: int = LARGEST_ANSWER,
     ) -> None:
         if user and not _USER.fullmatch(user):
-            raise SpecError("slurm user", f"{user[:80]!r} is no name of a user", "Give the name as the token has it")
+            raise SpecError("slurm user", f"{user[:80]!r} is not a user name", "Give the name as the token has it")
         tokens = TokenFile(token_file) if token_file else None
         at = where(place)
         line = SlurmTransport(at, user or "", tokens, read_s=timeout_s, in_flight=in_flight, largest=largest)

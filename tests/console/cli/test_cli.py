@@ -161,7 +161,7 @@ def test_why_tells_the_reason_or_that_there_is_none(shell: Shell, capsys: pytest
     assert shell("why", "second") == 0
     assert "▸ InsufficientCapacity" in capsys.readouterr().out
     assert shell("why", "first") == 0
-    assert "does not wait" in capsys.readouterr().out
+    assert "is not waiting" in capsys.readouterr().out
     assert shell("why", "second", "--json") == 0
     assert json.loads(capsys.readouterr().out)["reasons"][0]["token"] == "InsufficientCapacity"
 
@@ -189,7 +189,7 @@ def test_why_says_unknown_and_what_was_tried(
     loop.call(lambda engine: engine.command(Hold(ids=("second",))))
     assert shell("why", "second") == 0
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    at = lines.index(f"would start if: unknown; tried on a fork at v{loop.engine.version:,}")
+    at = lines.index(f"would start if: not known; tried on a fork at v{loop.engine.version:,}")
     assert lines[at + 1] == "second is released: then InsufficientCapacity"
 
 
@@ -197,18 +197,20 @@ def test_why_tells_how_long_it_may_run_and_what_that_rests_on(
     shell: Shell, loop: EngineLoop, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert shell("why", "first") == 0
-    told = "(from its requested time; of finished runs none like it; no such estimate has been scored yet)"
+    told = "(from its requested time; finished runs: no similar jobs; no such estimate scored yet)"
     assert told in " ".join(capsys.readouterr().out.split())
     plain = msgspec.structs.replace(gpu_job("plain"), estimate_ms=0)
     loop.call(lambda engine: engine.command(Submit(workloads=(plain,))))
     assert shell("why", "plain") == 0
-    assert "too few finished runs" in capsys.readouterr().out
+    assert "too few similar finished jobs" in capsys.readouterr().out
     jobs = tuple(gpu_job(f"train-{number}") for number in range(12))
     loop.call(lambda engine: engine.command(Submit(workloads=jobs)))
     loop.call(lambda engine: engine.advance(engine.now_ms + 6 * HOUR_MS))
     assert shell("why", "train-0") == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert " finished runs, 12 of the same tenant, name and size; p90 held in 100%, p50 within 2x in 100% of " in told
+    assert (
+        " finished runs, 12 of the same tenant, name and size; p90 correct in 100%, p50 within 2x in 100% of " in told
+    )
     assert shell("why", "train-0", "--json") == 0
     assert json.loads(capsys.readouterr().out)["estimate"]["p50_ms"] == pytest.approx(HOUR_MS, rel=0.01)
 
@@ -572,7 +574,7 @@ def test_misuse_is_exit_code_2(arguments: tuple[str, ...], capsys: pytest.Captur
         (("replay", "/nonexistent", "--format", "swf", "--nodes", "4", "--speed", "2"), 2, "Add --live"),
         (("replay", "/nonexistent", "--format", "swf", "--nodes", "4", "--live"), 2, "needs a terminal"),
         (("stop",), 5, "no engine runs"),
-        (("stop", "--connect", "http://127.0.0.1:1"), 4, "where it runs"),
+        (("stop", "--connect", "http://127.0.0.1:1"), 4, "on its own machine"),
         ((), 2, "muster overview"),
         (("--fresh",), 2, "belong to the demo"),
         (("--demo", "--fresh", "--cell", "prod"), 4, "removes the journal of a demo"),
@@ -723,7 +725,7 @@ def test_a_console_starts_again_what_died_of_its_own_and_nothing_else(paths: Cel
         served.kill()
     with pytest.raises(errors.UnreachableError, match=f"process {served.pid} has died") as caught:
         engine_again(paths)
-    assert "No console started it" in caught.value.remedy
+    assert "to continue" in caught.value.remedy
     paths.record.write_bytes(msgspec.json.encode(EngineRecord(process=this_process(), cell="lab")))
     with pytest.raises(errors.UnreachableError, match="does not answer"):
         engine_again(paths)
@@ -740,7 +742,7 @@ def test_an_engine_comes_back_with_its_own_arguments_whoever_starts_it(paths: Ce
     asked = parser().parse_args(["--cell", "lab", "--readonly"])
     start, _, _ = _connector(asked, settings_of(asked), Identity(settings_of(asked)))
     for _ in range(2):
-        with pytest.raises(errors.UnreachableError, match=f"process {first} has died, and a read-only") as caught:
+        with pytest.raises(errors.UnreachableError, match=f"process {first} has died; a read-only") as caught:
             start()
         assert "muster --cell lab" in caught.value.remedy
     assert probe(paths.socket) is None
@@ -759,7 +761,7 @@ def test_an_engine_comes_back_with_its_own_arguments_whoever_starts_it(paths: Ce
 def test_who_only_reads_starts_no_engine(paths: CellPaths) -> None:
     asked = parser().parse_args(["--cell", "lab", "--readonly"])
     start, _, _ = _connector(asked, settings_of(asked), Identity(settings_of(asked)))
-    with pytest.raises(errors.UnreachableError, match="no engine runs for cell 'lab', and a read-only"):
+    with pytest.raises(errors.UnreachableError, match="no engine runs for cell 'lab'; a read-only"):
         start()
     assert not paths.folder.exists()
     assert run(["--demo", "--fresh", "--readonly", "--linear"]) == 4
@@ -912,7 +914,7 @@ def test_an_empty_cell_is_defined_once(paths: CellPaths, capsys: pytest.CaptureF
     assert "2 nodes defined" in capsys.readouterr().err
     assert run(["submit", "--cell", "lab", "--queue", "q", "--cpus", "4"]) == 0
     assert run(["cell", "define", file, "--cell", "lab"]) == 4
-    assert "defined already" in capsys.readouterr().err
+    assert "already defined" in capsys.readouterr().err
 
 
 def test_a_served_cell_file_is_priced_by_its_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

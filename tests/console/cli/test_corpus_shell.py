@@ -282,7 +282,7 @@ def test_nobody_approves_their_own_and_a_revision_has_no_votes(lab: ShellTeam, c
     again = lab.base.proposal(made.id)
     assert (again.revision, again.votes, again.state) == (2, (), "awaiting")
     refused(lab, capsys, ("proposal", "execute", made.id), "ann", 4, "is awaiting")
-    refused(lab, capsys, approve(made), "cat", 4, "is not the beginning of the digest")
+    refused(lab, capsys, approve(made), "cat", 4, "does not match the digest")
     refused(lab, capsys, approve(again), "ben", 4, "it is the author", "vote.refused")
     refused(lab, capsys, ("proposal", "revise", made.id), "ann", 4, "person:ben's")
 
@@ -307,7 +307,7 @@ def test_a_yes_to_one_plan_is_none_to_another(lab: ShellTeam, capsys: Capture) -
     one, other = lab.propose("ann", "suspend", "r2"), lab.propose("ann", "suspend", "r3")
     for digest in (one.digest, one.digest[:6], "", other.digest[:5], f"{other.digest[:6]}zz", "[0-9a-f]*"):
         words = ("proposal", "approve", other.id, "--digest", digest)
-        says = "nobody can be asked" if not digest else "is not the beginning of the digest"
+        says = "nobody can be asked" if not digest else "does not match the digest"
         refused(lab, capsys, words, "cat", 4, says)
 
 
@@ -329,9 +329,9 @@ def test_forged_replayed_and_foreign_signatures(lab: ShellTeam, capsys: Capture)
     refused(lab, capsys, approve(made), "cat", 4, "not by a key of", *on_record)
     lab.agent.reset()
     lab.agent.keys = ("mallory", "ann")
-    refused(lab, capsys, approve(made), "cat", 4, "has none of your enrolled keys")
+    refused(lab, capsys, approve(made), "cat", 4, "holds none of your enrolled keys")
     lab.agent.reset()
-    refused(lab, capsys, approve(made), "", 4, "is nobody that the policy names")
+    refused(lab, capsys, approve(made), "", 4, "is not in the policy")
     assert lab.base.proposal(made.id).votes == ()
 
 
@@ -510,7 +510,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 DONE = (
     "a record is edited", "a record is deleted", "two records are swapped", "the end is cut off",
     "all is written anew", "a fork after a checkpoint, with another key", "all is written anew with another key",
-    "a body becomes a number", "a type of record is changed", "a checkpoint is taken out",
+    "a body becomes a number", "a record type is changed", "a checkpoint is taken out",
 )  # fmt: skip
 
 

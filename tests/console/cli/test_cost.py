@@ -53,7 +53,7 @@ def test_what_is_typed_is_what_is_asked() -> None:
         (("--hours", "nan"), "is not a number of hours"),
         (("--hours", "1e9"), "is not a number of hours"),
         (("--memory", "64"), "--memory"),
-        (("--region", "eu"), "is of a price list"),
+        (("--region", "eu"), "needs a price list"),
         (("--within", "5"), "--within"),
         (("--within", "1h"), "is not a time up to 120 s"),
     ],

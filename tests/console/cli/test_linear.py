@@ -130,18 +130,18 @@ def state_of(socket: Path, node: str) -> str:
 def test_a_change_is_asked_for_heard_to_its_end_and_approved_by_its_digest() -> None:
     with an_engine() as socket, in_a_dumb_terminal(socket) as talk:
         talk.until("muster> ")
-        talk.say("drain c1", "Propose this.*leaves it: ")
-        talk.say("yes", "P-1 is put to the vote")
+        talk.say("drain c1", "Propose this.*cancels: ")
+        talk.say("yes", "P-1 waits for votes")
         assert state_of(socket, "c1") == "ready"
         for _ in range(2):
-            unheard = talk.say("approve P-1", "hear P-1 to its end first[^>]*muster> ")
+            unheard = talk.say("approve P-1", "read P-1 to its end with next[^>]*muster> ")
             assert "type" not in unheard, "hearing its beginning twice is not hearing its end"
         talk.say("next", "no votes yet")
-        asked = re.search("type ([0-9a-f]{6});", talk.say("approve P-1", "leaves it: "))
+        asked = re.search("type ([0-9a-f]{6});", talk.say("approve P-1", "cancels: "))
         assert asked is not None
-        talk.say("yes", "you have not voted")
+        talk.say("yes", "no vote cast")
         assert state_of(socket, "c1") == "ready", "yes is not the digest"
-        talk.say("approve P-1", "leaves it: ")
+        talk.say("approve P-1", "cancels: ")
         talk.say(asked[1], "done, version")
         assert state_of(socket, "c1") in ("draining", "cordoned")
         assert "verified" in talk.say("again", "verified")
@@ -154,7 +154,7 @@ def test_what_was_typed_before_the_question_is_no_answer() -> None:
     with an_engine() as socket, in_a_dumb_terminal(socket) as talk:
         talk.until("muster> ")
         talk.terminal.press("cordon c1\ryes\ryes\r")
-        talk.until("Propose this.*leaves it: ")
+        talk.until("Propose this.*cancels: ")
         assert "P-1" not in talk.say("no", "nothing was proposed[^>]*muster> ")
         talk.terminal.press("\x03")
         assert talk.terminal.wait() == 0, "Ctrl-C ends it"
@@ -199,10 +199,10 @@ def test_a_long_answer_waits_to_be_asked_for_more() -> None:
     heard = conversation(FakeClient(100))
     first = heard.after("workloads")
     assert len(re.findall(r"^\d+\. ", first, re.MULTILINE)) == 20
-    assert "20 of 100 lines; next tells more" in first
+    assert "20 of 100 lines; next for more" in first
     assert re.search(r"^21\. ", heard.after("next"), re.MULTILINE)
     assert re.search(r"^1\. ", heard.after("previous"), re.MULTILINE)
-    assert "that was the beginning" in heard.after("previous")
+    assert "start of the answer" in heard.after("previous")
     assert "leads nowhere" in heard.after("99")
 
 
@@ -232,7 +232,7 @@ def test_while_the_engine_is_away_it_says_so_and_finds_back() -> None:
     away[0] = True
     told = heard.after("workloads")
     assert "error: no engine answers" in told
-    assert "tries to reach the engine again" in told
+    assert "your next line reconnects" in told
     away[0] = False
     assert "1. wl-" in heard.after("workloads")
 
@@ -330,7 +330,7 @@ def test_a_row_names_its_columns_and_leaves_out_nothing_s() -> None:
 
 def test_changes_name_what_is_new_and_what_is_gone() -> None:
     before, now = [SpokenLine("a: 1"), SpokenLine("b: 2")], [SpokenLine("a: 1"), SpokenLine("b: 3")]
-    assert [said.text for said in changes(before, now)] == ["b: 3", "no more: b: 2"]
+    assert [said.text for said in changes(before, now)] == ["b: 3", "gone: b: 2"]
 
 
 def test_news_put_the_worst_first_and_name_it() -> None:

@@ -336,7 +336,7 @@ def test_it_is_asked_and_added_to_with_care() -> None:
         row = SampleRow("gpu_util", "node", "g0", (START_MS, 2**52), (50.0, 1.0))
         receipt = archive.import_samples(SampleBatch(source="prometheus:x", series=(row,)))
         assert (receipt.taken, [(each.reason, each.count) for each in receipt.refused]) == (1, [("of the future", 1)])
-        with pytest.raises(SpecError, match="as many times"):
+        with pytest.raises(SpecError, match="a different number of times"):
             archive.import_samples(
                 SampleBatch(source="p", series=(SampleRow("gpu_util", "node", "g0", (1, 2), (1.0,)),))
             )
@@ -383,7 +383,7 @@ def test_history_is_told_in_eighty_columns_and_names_what_is_wrong(
     assert muster("history", "show", "--connect", engine_socket) == 0
     assert "no measurements yet" in capsys.readouterr().out
     assert muster("history", "show", "demand_gpu", "queue:x", "--connect", engine_socket) == 0
-    assert "nothing was measured" in capsys.readouterr().out
+    assert "no measurements" in capsys.readouterr().out
 
 
 def test_a_prometheus_is_imported_once_and_goes_on(
@@ -407,7 +407,7 @@ def test_a_prometheus_is_imported_once_and_goes_on(
         assert sum(count for _, count, *_ in points) == 30
         assert muster("history", "import", "prometheus", url, "--step", "0s", *connected) == 2
     assert muster("history", "import", "prometheus", url, *connected) == 5
-    assert "Brought in so far: nothing" in capsys.readouterr().err
+    assert "Imported so far: nothing" in capsys.readouterr().err
     assert muster("history", "show", "gpu_util", *connected) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["SUBJECT", "node:g0", "node:g1"]

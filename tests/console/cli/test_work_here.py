@@ -53,7 +53,7 @@ def test_without_an_id_the_processes_of_all_that_runs_are_told(
     monkeypatch.setattr(client, "close", lambda: None, raising=False)
     monkeypatch.setattr("console.commands.processes.connect", lambda _arguments: client)
     assert not run(["workload", "processes"])
-    assert capsys.readouterr().out == "nothing runs on this machine\n"
+    assert capsys.readouterr().out == "nothing is running on this machine\n"
     client.written = b"step 1\n"
     assert not run(["workload", "processes"])
     told = capsys.readouterr().out.splitlines()

@@ -29,7 +29,7 @@ def test_without_its_database_it_is_refused_by_name(
     note(folder, "PostgreSQL muster@db/muster, schema muster_prod")
     assert run(["--cell", "prod", *words]) == 2
     told = capsys.readouterr().err
-    assert "is kept in PostgreSQL muster@db/muster" in told
+    assert "is stored in PostgreSQL muster@db/muster" in told
     assert "MUSTER_DATABASE" in told
     assert not (folder / "journal.db").exists()
 

@@ -71,7 +71,7 @@ def test_whoever_falls_silent_is_gone() -> None:
 def test_nobody_speaks_for_anothers_console_or_fills_the_room() -> None:
     presence = Presence(lambda: 0.0)
     presence.say(ALICE, ask("a"))
-    with pytest.raises(RefusedError, match="another's"):
+    with pytest.raises(RefusedError, match="somebody else"):
         presence.say(BOB, ask("a", leaves=True))
     for number in range(MAX_OF_ONE):
         presence.say(BOB, PresenceAsk(session=f"{number:032x}", page="nodes"))
@@ -90,7 +90,7 @@ def test_two_who_share_an_account_and_name_themselves_are_two() -> None:
         presence.say(ALICE, PresenceAsk(session=session, page="proposal", thing="proposal P-1", says=says))
     seen = presence.look(ALICE, "a" * 32).here
     assert [(each.says, each.mine) for each in seen] == [("bob", False), ("ann", True)]
-    assert told(seen, "proposal P-1") == "bob? and you elsewhere looking at this"
+    assert told(seen, "proposal P-1") == "bob? and you in another session looking at this"
 
 
 def test_what_is_said_of_others() -> None:
@@ -106,7 +106,7 @@ def test_what_is_said_of_others() -> None:
     assert told((here("unix:0", says="person:eve"),), p1) == "eve? looking at this"
     assert told((here("person:root", says="eve"),), p1) == "eve? looking at this"
     assert told((here("person:eve", says="eve"),), p1) == "eve looking at this"
-    assert told((here("unix:0", mine=True),), p1) == "you elsewhere looking at this"
+    assert told((here("unix:0", mine=True),), p1) == "you in another session looking at this"
     assert told((here("unix:0", "x", mine=True),), p1) == ""
 
 
@@ -145,7 +145,7 @@ def test_who_waits_hears_of_a_move_at_once(line: Line) -> None:
         thread.join(PATIENCE_S)
         assert heard[0][1] == "person:bob"
         assert heard[0][0] - moved < LONGEST_WAIT_S, "it was the move that ended it, not the time"
-        with pytest.raises(MusterError, match="another's"):
+        with pytest.raises(MusterError, match="somebody else"):
             bob.present(ask("a"))
 
 

@@ -99,9 +99,9 @@ def test_a_token_proves_who_made_it_and_no_more_than_it_is_for(line: Line) -> No
         assert client.overview().pools
         proposed = client.propose(cordon())
         assert proposed.plan.author.subject == "person:alice"
-        with pytest.raises(RefusedError, match="not for that"):
+        with pytest.raises(RefusedError, match="does not allow it"):
             client.approve(proposed.id, proposed.digest)
-        with pytest.raises(RefusedError, match="not for that"):
+        with pytest.raises(RefusedError, match="does not allow it"):
             client.command(Submit(workloads=(workload("w"),)))
 
 
@@ -187,9 +187,9 @@ def test_a_token_makes_no_tokens(line: Line) -> None:
     everything = line.make_token("dave", *(scope for scope in SCOPES if scope != "agent")).token
     with closing(line.client(token=everything)) as dave:
         for ask in (TokenAsk(name="more"), TokenAsk(name="more", service="ci")):
-            with pytest.raises(RefusedError, match="makes no tokens"):
+            with pytest.raises(RefusedError, match="cannot make tokens"):
                 dave.create_token(ask)
-    with closing(line.client()) as nobody, pytest.raises(RefusedError, match="nobody knows"):
+    with closing(line.client()) as nobody, pytest.raises(RefusedError, match="caller is not known"):
         nobody.create_token(TokenAsk(name="x"))
 
 
@@ -254,11 +254,11 @@ def test_who_reports_as_a_node_over_tcp_must_have_a_token_for_that(line: Line, l
     reader = line.make_token("alice").token
     body = RegisterBody(("g0",))
     for client in (line.client(), line.client(token=reader)):
-        with closing(client), pytest.raises(RefusedError, match="token for that"):
+        with closing(client), pytest.raises(RefusedError, match="needs an agent token"):
             client.call_as_agent("register", body, RegisterAnswer)
     with closing(line.client(token=agent)) as node:
         assert node.call_as_agent("register", body, RegisterAnswer).nodes == ("g0",)
-        with pytest.raises(RefusedError, match="not for that"):
+        with pytest.raises(RefusedError, match="does not allow it"):
             node.overview()
     from console.client.remote import RemoteClient
 
@@ -299,7 +299,7 @@ def test_an_agent_of_one_pool_speaks_for_no_node_of_another(line: Line, loop: En
 
 def test_an_agent_is_limited_to_pools_or_to_nothing(line: Line) -> None:
     for within in (Scope(queues=("a",)), Scope(tenants=("t",), pools=("gpu",))):
-        with pytest.raises(SpecError, match="a node is in neither"):
+        with pytest.raises(SpecError, match="do not apply to nodes"):
             line.make_token("dave", "agent", service="node-agent", within=within)
 
 
@@ -330,7 +330,7 @@ def test_a_port_that_other_machines_reach_serves_nobody_unnamed(loop: EngineLoop
                 assert "gpu" not in answer.text
             assert http.get("/healthz").status_code == 200
             assert http.get("/v1/login").status_code == 200
-        with closing(far.client(name="alice")) as signing, pytest.raises(RefusedError, match="nothing says who"):
+        with closing(far.client(name="alice")) as signing, pytest.raises(RefusedError, match="no credentials"):
             signing.overview()
         assert near.make_token("alice").token
 

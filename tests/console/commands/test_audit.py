@@ -178,8 +178,8 @@ def test_the_commands_work_together(
     said("show", "--seq", "999", *reach, code=3)
     (tmp_path / "note").write_text(said("anchor", *reach))
     told = said("verify", str(journal), "--against", "note")
-    assert told.splitlines()[-1] == "ok, and as remembered in note"
-    assert "1 executed act and agrees" in told
+    assert told.splitlines()[-1] == "ok, and matches note"
+    assert "1 executed action and agrees" in told
     assert "ok" in said("verify", *reach)
     said("export", "--out", "a.jsonl", *reach)
     said("export", "--out", "a.jsonl", *reach, code=4)

@@ -75,7 +75,7 @@ def test_a_choice_is_picked_by_the_number_that_the_draft_shows(muster: Any) -> N
     ("why", "told"),
     [
         ("deadline", "it gave no answer within 20 s"),
-        ("no_key", "there is no key for it"),
+        ("no_key", "no key for it"),
         ("auth", "the server does not take the key"),
         ("model_missing", "there is no model qwen"),
         ("bad_endpoint", "ftp is not HTTP"),
@@ -111,10 +111,10 @@ def test_nothing_to_do_is_an_answer_and_no_draft_is_none(muster: Any) -> None:
     code, out, _ = muster(DraftingClient(calm), "draft", "is all well?")
     assert code == 0
     assert "○ no action needed" in out
-    none = fake_drafts.rejected(rule=None, rule_state="failed", rule_why="the engine stops")
+    none = fake_drafts.rejected(rule=None, rule_state="failed", rule_why="the engine is stopping")
     code, out, _ = muster(DraftingClient(none), "draft", "why", "--llm")
     assert code == 4
-    assert "the engine stops" in out
+    assert "the engine is stopping" in out
     assert "it gave no answer within 20 s" in out
 
 
@@ -160,7 +160,7 @@ def test_texts_are_read_from_files_and_errors_of_them_are_named(muster: Any, tmp
         assert (code, out, client.asked) == (2, "", [])
         assert told in err
         assert "--excerpt" in err
-    assert "for --llm" in muster(client, "draft", "why", "--excerpt", str(log))[2], "the rules read no texts"
+    assert "need --llm" in muster(client, "draft", "why", "--excerpt", str(log))[2], "the rules do not read texts"
 
 
 def test_a_text_beyond_all_bounds_is_refused_unread(muster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +231,7 @@ def test_a_drafted_runbook_goes_to_a_file_and_never_over_one(muster: Any, tmp_pa
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (("x",), 2, "Give --runbook too"),
+        (("x",), 2, "Add --runbook"),
         (("x", "--runbook"), 4, "no runbook was drafted"),
         (("D-1",), 4, "no runbook was drafted"),
     ],

@@ -135,7 +135,7 @@ async def test_nothing_to_do_cannot_be_proposed_and_says_why() -> None:
         assert "not configured; the rules work without one" in on_screen(pilot)
         assert "A propose" not in line(pilot, "footer")
         await press(pilot, "A", "m")
-        assert "the rules ask for nothing to be done" in notes(pilot)
+        assert "the rules propose no action" in notes(pilot)
         assert "no model is configured: muster cell model" in notes(pilot)
         assert client.put == []
         assert client.asked == []

@@ -32,7 +32,7 @@ def test_a_queue_is_one_line_with_what_it_holds_deserves_and_owes() -> None:
 )
 def test_a_start_says_by_which_rule_it_went_first(number: int, told: str) -> None:
     lines = fairness_lines(FakeClient().fairness())
-    assert told in lines[lines.index("last starts, and why not the next in line") + 1 + number]
+    assert told in lines[lines.index("last starts, and why each went first") + 1 + number]
 
 
 def test_one_queue_with_the_starts_it_won_or_lost() -> None:

@@ -77,14 +77,14 @@ def state_of(loop: EngineLoop, name: str) -> str:
 def test_fragmentation_is_told_by_pool_and_kind_of_task(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
     assert shell("cell", "fragmentation") == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert lines[0].startswith("fragmentation 20.0%: so much of the 16 GPU that is free")
+    assert lines[0].startswith("fragmentation 20.0%: the share of 16 GPU free")
     assert (
-        lines[1] == "the mix: 5 of 5 tasks that wait or run ask for GPU, each counts once; by the published rule 20.0%"
+        lines[1] == "mix: 5 of 5 waiting or running tasks ask for GPU, each counted once; by the published rule 20.0%"
     )
     assert "gpu 16 GPU 20.0%" in lines
     assert "4 GPU 1 CPU in gpu 4 0 16 GPU 16 GPU 0.0% 4 4" in lines
     assert "8 GPU 1 CPU in gpu 0 1 16 GPU 0 GPU 100.0% 0 2" in lines
-    assert "free 16 GPU, usable for tasks of 8 GPU: 0 GPU (0 fit, in one piece 2 would)" in lines
+    assert "free 16 GPU, usable for tasks of 8 GPU: 0 GPU (0 fit; 2 would if unfragmented)" in lines
     assert shell("cell", "fragmentation", "--json") == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["ppm"], report["free_milli"], len(report["shapes"])) == (200_000, 16_000, 2)
@@ -93,7 +93,7 @@ def test_fragmentation_is_told_by_pool_and_kind_of_task(shell: Shell, capsys: py
 def test_a_cell_without_gpu_work_says_so() -> None:
     with running_loop() as loop:
         lines = fragmentation_lines(loop.call(lambda engine: engine.fragmentation()))
-    assert lines == ["nothing that asks for GPU waits or runs; 32 GPU is free"]
+    assert lines == ["no GPU work is waiting or running; 32 GPU is free"]
 
 
 def test_the_overview_has_it_in_one_short_figure(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,10 +123,10 @@ def test_a_dry_run_shows_plan_and_effect_and_does_nothing(
 ) -> None:
     assert shell("cell", "consolidate", "--dry-run") == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert lines[:2] == ["MOVE QUEUE SIZE WORK LOST FROM TO", "h3 a 4 GPU 5m g3 g0"]
-    assert "costs 0.40 GPU-h: 0.33 of work done again, 0.07 to stop and start anew" in lines
+    assert lines[:2] == ["MOVE QUEUE SIZE LOST WORK FROM TO", "h3 a 4 GPU 5m g3 g0"]
+    assert "costs 0.40 GPU-h: 0.33 of work repeated, 0.07 to stop and restart" in lines
     assert any(line.startswith("brings 8.00 GPU-h: big (1 task, 8 GPU) starts now, instead of in 9h") for line in lines)
-    assert "ratio 20.00 of benefit to cost, by shares of the cell" in lines
+    assert "ratio 20.00 benefit to cost, in shares of the cell" in lines
     # What is left lies in halves still, and one task in five is of 8 GPU.
     assert "GPU fragmentation 20.0% -> 20.0%" in lines
     assert any(line.startswith("Move workload h3 [T2, not proposed]") for line in lines)
@@ -135,7 +135,7 @@ def test_a_dry_run_shows_plan_and_effect_and_does_nothing(
 
 def test_it_is_done_when_agreed(shell: Shell, loop: EngineLoop, capsys: pytest.CaptureFixture[str]) -> None:
     assert shell("cell", "consolidate", "--unblock", "big") == 4
-    assert "nobody can be asked" in capsys.readouterr().err
+    assert "no terminal to ask on" in capsys.readouterr().err
     assert state_of(loop, "big") == "queued"
     assert shell("cell", "consolidate", "--unblock", "big", "--yes", "--reason", "asked for") == 0
     assert "verified: h3 is running on g0" in capsys.readouterr().err
@@ -160,7 +160,7 @@ def test_as_json_it_is_shown_and_done_only_with_yes(
 
 def test_without_a_plan_it_says_why(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
     assert shell("cell", "consolidate", "--unblock", "h0", "--dry-run") == 0
-    assert capsys.readouterr().out == "no plan: h0 is running: it does not wait for room\n"
+    assert capsys.readouterr().out == "no plan: h0 is running: it is not waiting for capacity\n"
     assert shell("cell", "consolidate", "--unblock", "h0", "--yes") == 4
     assert "no plan: h0 is running" in capsys.readouterr().err
     assert shell("cell", "consolidate", "--unblock", "nobody") == 3
@@ -170,7 +170,7 @@ def test_without_a_plan_it_says_why(shell: Shell, capsys: pytest.CaptureFixture[
     assert shell("cell", "consolidate", "--ratio", "1000000", "--json") == 0
     answer = json.loads(capsys.readouterr().out)["consolidation"]
     assert answer["found"]["worth_it"] is False
-    assert answer["why"].startswith("it brings 20.00 of what it costs")
+    assert answer["why"].startswith("it brings 20.00 of its cost")
 
 
 def test_a_reader_may_look_at_the_plan(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
@@ -220,7 +220,7 @@ def test_a_long_wait_for_whole_pieces_is_suggested_to_be_ended(
     loop.call(lambda engine: engine.advance(engine.now_ms + 40 * MINUTE))
     assert shell("recommend") == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert lines[1] == "1 workload waits for room that is free, but in pieces; the largest is big"
+    assert lines[1] == "1 workload waits for free but fragmented capacity; the largest is big"
     assert "do consolidate --unblock big" in lines
     [words] = [line.split() for line in lines if line.startswith("muster ")]
     assert words[:3] == ["muster", "cell", "consolidate"]

@@ -65,7 +65,7 @@ def test_what_is_found_comes_with_the_command_that_proposes_it(
     assert shell("recommend") == 0
     out = capsys.readouterr().out
     assert "2 cordoned nodes are empty" in out
-    assert "time cordoned, at least: 2.0 h" in out
+    assert "minimum time cordoned: 2.0 h" in out
     assert max(len(line) for line in out.splitlines() if not line.startswith("   muster ")) <= 80
     [words] = [line.split() for line in out.splitlines() if line.startswith("   muster ")]
     assert words[:3] == ["muster", "node", "uncordon"]
@@ -82,9 +82,9 @@ def test_an_explanation_has_all_it_rests_on(shell: Shell, loop: EngineLoop, caps
     assert shell("recommend", found["suggestion"]["id"].upper()) == 0
     out = capsys.readouterr().out
     for told in (
-        "capacity out of use",
-        "No suggestion if",
-        "Do nothing",
+        "capacity out of service",
+        "Not suggested if",
+        "No action",
         "no track record",
         "Before and after",
     ):
@@ -146,7 +146,7 @@ async def test_a_person_proposes_and_rejects_on_the_page(loop: EngineLoop) -> No
     app = MusterApp(lambda: client, start="recommendations", title="test")
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "2 cordoned nodes are empty" in page(pilot))
-        await until(pilot, lambda: "No suggestion if" in page(pilot))
+        await until(pilot, lambda: "Not suggested if" in page(pilot))
         await press(pilot, "N")
         await press(pilot, *"broken", "enter")
         await until(pilot, lambda: "because broken" in page(pilot))
@@ -165,13 +165,13 @@ async def test_on_a_narrow_screen_the_explanation_takes_the_place_of_the_list(lo
     app = MusterApp(lambda: client, start="recommendations", title="test")
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: "2 cordoned nodes are empty" in page(pilot))
-        assert "No suggestion if" not in page(pilot)
+        assert "Not suggested if" not in page(pilot)
         await press(pilot, "enter")
-        await until(pilot, lambda: "No suggestion if" in page(pilot))
+        await until(pilot, lambda: "Not suggested if" in page(pilot))
         assert "Found" not in page(pilot)
         await press(pilot, "escape")
         await until(pilot, lambda: "Found" in page(pilot))
-        assert "No suggestion if" not in page(pilot)
+        assert "Not suggested if" not in page(pilot)
 
 
 async def test_a_session_that_only_reads_offers_neither(loop: EngineLoop) -> None:
@@ -283,8 +283,8 @@ def test_what_people_ask_of_the_twin_goes_first(loop: EngineLoop) -> None:
 def test_what_the_twin_cannot_try_says_so(loop: EngineLoop) -> None:
     client = LocalClient(loop, gate_of(loop.engine), Advisor(loop))
     loop.call(lambda engine: engine.command(Cordon(ids=("c0",))))
-    assert edits_of(suggestion("notify")) == "nothing would be done"
-    assert "no edit for set autoscaling" in str(edits_of(suggestion("set_autoscaling")))
+    assert edits_of(suggestion("notify")) == "no change"
+    assert "cannot simulate set autoscaling" in str(edits_of(suggestion("set_autoscaling")))
     assert client.recommendations().open == ()
 
 

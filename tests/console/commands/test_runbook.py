@@ -124,7 +124,7 @@ def test_list_and_show(shell: Shell, capsys: Capture) -> None:
     assert shell("runbook", "show", ID) == 0
     told = capsys.readouterr().out
     assert max(map(len, told.splitlines())) <= 80
-    for part in ("sha256", "drain: drain nodes <node>", "waits for the go of an operator", "## Aftercare"):
+    for part in ("sha256", "drain: drain nodes <node>", "needs confirmation by an operator", "## Aftercare"):
         assert part in told
     assert shell("runbook", "show", "drain-failing-nod") == 3
     assert f"Did you mean {ID}?" in capsys.readouterr().err
@@ -136,8 +136,8 @@ def test_a_dry_run_shows_all_and_does_nothing(shell: Shell, loop: EngineLoop, ca
     assert shell("runbook", "run", ID, "--input", f"node={where}", "--dry-run") == 0
     told = capsys.readouterr().out
     for part in (
-        "does it apply now? yes", f"node {where} is ready", f"drain {where} (cordoned, requeues first", "Waiting",
-        "node " + where + " has 0 workloads within 1200 s", "way back", "[T2", "dry run: nothing was proposed",
+        "applies now: yes", f"node {where} is ready", f"drain {where} (cordoned, requeues first", "Waiting",
+        "node " + where + " has 0 workloads within 1200 s", "rollback", "[T2", "dry run: nothing was proposed",
     ):  # fmt: skip
         assert part in told, part
     assert loop.engine.version == version
@@ -152,7 +152,7 @@ def test_a_dry_run_shows_all_and_does_nothing(shell: Shell, loop: EngineLoop, ca
 def test_a_run_that_does_not_apply_says_so(shell: Shell, capsys: Capture) -> None:
     assert shell("runbook", "run", "hand-back-nodes", "--input", "nodes=g0,g1", "--dry-run") == 0
     told = capsys.readouterr().out
-    assert "does it apply now? NO" in told
+    assert "applies now: NO" in told
     assert "- node g0 is ready; wanted == cordoned" in told
 
 
@@ -172,7 +172,7 @@ def test_from_draft_to_proposal(shell: Shell, loop: EngineLoop, capsys: Capture)
     assert "is not approved for use" in capsys.readouterr().err
     assert shell("runbook", "show", ID, "--json") == 0
     sha256 = json.loads(capsys.readouterr().out)["line"]["sha256"]
-    assert shell("runbook", "approve", ID) == 4, "nobody can be asked here"
+    assert shell("runbook", "approve", ID) == 4, "no terminal to ask on"
     assert shell("runbook", "approve", ID, "--yes") == 2, "which bytes were looked at?"
     assert shell("runbook", "approve", ID, "--yes", "--sha256", "0" * 64) == 4
     assert shell("runbook", "approve", ID, "--yes", "--sha256", sha256[:12]) == 0
@@ -242,8 +242,8 @@ def test_folders_of_the_settings_are_absolute(tmp_path: Path) -> None:
     assert folders_of(settings)[0] == tmp_path
     assert folders_of(settings)[1].is_absolute()
     assert load({}, {"MUSTER_CONFIG": "/nowhere", "MUSTER_RUNBOOKS": "/a:/b"}).runbooks == ("/a", "/b")
-    with pytest.raises(SpecError, match="no absolute path"):
+    with pytest.raises(SpecError, match="not an absolute path"):
         folders_of(load({}, {"MUSTER_CONFIG": "/nowhere", "MUSTER_RUNBOOKS": "books"}))
     file.write_text('runbooks = "books"\n')
-    with pytest.raises(SpecError, match="a list of texts"):
+    with pytest.raises(SpecError, match="a list of strings"):
         load({}, {"MUSTER_CONFIG": str(file)})

@@ -49,12 +49,12 @@ def test_what_is_typed_becomes_one_change() -> None:
 @pytest.mark.parametrize(
     ("name", "line", "said"),
     [
-        ("set-scaling", "gpu", "nothing is given"),
+        ("set-scaling", "gpu", "no value is given"),
         ("set-scaling", "gpu --most many", "most"),
         ("set-targets", "gpu +2h", "TIME=NODES"),
         ("set-targets", "gpu soon=4", "is not a time"),
         ("set-targets", "gpu +2h=-4", "TIME=NODES"),
-        ("set-autoscaling", "", "nothing is given"),
+        ("set-autoscaling", "", "no value is given"),
         ("set-autoscaling", "scan=30s", "no setting"),
         ("set-autoscaling", "enabled=perhaps", "neither yes nor no"),
         ("set-autoscaling", "scan_every=soon", "scan_every_ms"),
@@ -71,6 +71,6 @@ def test_nodes_that_boot_or_are_ordered_are_in_the_overview() -> None:
     engine = elastic(pool("p", boot_ms=(600_000, 600_000)))
     order(engine, 3)
     nodes = "\n".join(overview_lines(engine.overview()))
-    assert "0: 0 ready, 3 ordered besides" in nodes
+    assert "0: 0 ready, 3 also ordered" in nodes
     engine.advance(60_000)
     assert "3: 0 ready, 3 booting" in "\n".join(overview_lines(engine.overview()))

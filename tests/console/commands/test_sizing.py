@@ -67,7 +67,7 @@ def train(number: int) -> object:
 
 def test_nothing_known_is_said(shell: Shell, loop: EngineLoop, capsys: pytest.CaptureFixture[str]) -> None:
     assert shell("workload", "size") == 0
-    assert "nothing is known yet of what work uses" in capsys.readouterr().out
+    assert "no usage data yet" in capsys.readouterr().out
     assert shell("workload", "size", "nobody") == shell("workload", "advise", "nobody") == 3
     capsys.readouterr()
     loop.call(lambda engine: engine.command(Submit(workloads=(train(1),))))
@@ -87,14 +87,14 @@ def test_what_kinds_use_is_told_from_history(loop: EngineLoop, capsys: pytest.Ca
         lines = capsys.readouterr().out.splitlines()
         assert max(map(len, lines)) <= 80
         assert lines[1].split()[:3] == ["acme/train", "cpu", "8"]
-        assert "1 task runs" in lines[2]
+        assert "1 task running" in lines[2]
         assert run(["workload", "size", "train-99", "--connect", str(path), "--json"]) == 0
         (kind,) = json.loads(capsys.readouterr().out)["kinds"]
         assert (kind["kind"], kind["runs"], kind["tasks"], kind["cpu"]["recommended"]) == ("acme/train", 20, 1, 2_400)
         assert kind["saved_cpu_milli"] == 5_600
         assert kind["saved_microusd_hour"] > 0
         assert run(["workload", "size", "train-99", "--connect", str(path)]) == 0
-        assert "at its peak one task will use CPU p10" in capsys.readouterr().out
+        assert "peak use of one task: CPU p10" in capsys.readouterr().out
         assert run(["workload", "advise", "train-99", "--connect", str(path), "--json"]) == 0
         advice = json.loads(capsys.readouterr().out)
         (option,) = advice["options"]

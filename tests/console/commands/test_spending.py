@@ -77,8 +77,8 @@ def test_showback_of_a_day_is_of_that_day_alone(
     ("words", "told"),
     [
         (("--since", "yesterday"), "is not a day"),
-        (("--until", "2026-01-01"), "has no beginning"),
-        (("--since", "2026-01-02", "--until", "2026-01-01"), "before the window begins"),
+        (("--until", "2026-01-01"), "has no start"),
+        (("--since", "2026-01-02", "--until", "2026-01-01"), "before the start of the window"),
         (("--by", "colour"), "there is no grouping 'colour'"),
     ],
 )

@@ -72,7 +72,7 @@ def test_goodput_leaves_out_what_was_lost(shell: Shell, capsys: pytest.CaptureFi
     )
     assert shell("budget", "efficiency") == 0
     out = capsys.readouterr().out
-    assert "$72.00 that all nodes have cost" in out
+    assert "$72.00 spent on all nodes" in out
     assert max(map(len, out.splitlines())) <= 100
 
 
@@ -96,7 +96,7 @@ def test_a_drill_gives_notice_only_when_it_is_approved(
     assert "requeues a" in shown
     assert loop.call(lambda engine: engine.node("g1").state) == "ready"
     assert shell("node", "interrupt", "g1", "--yes") == 4, "what cannot be undone is not done without a reason"
-    assert "must say why" in capsys.readouterr().err
+    assert "needs a reason" in capsys.readouterr().err
     assert shell("node", "interrupt", "g1", "--yes", "--reason", "a drill") == 0
     assert "g1 is draining, with 1 workload until its end" in capsys.readouterr().err
     assert shell("node", "interrupt", "g1", "--yes") == 4, "it has had its notice"

@@ -253,7 +253,7 @@ def test_what_a_slurm_refuses_after_its_cell_took_it_goes_to_another_and_what_is
     ("mirror", "told"),
     [
         (MirrorReport(where="s", state="lost", error="no answer", acts=True), "its Slurm is lost: no answer"),
-        (MirrorReport(where="s", state="following"), "it only looks at its Slurm"),
+        (MirrorReport(where="s", state="following"), "it is read-only on its Slurm"),
         (MirrorReport(where="s", state="following", acts=True), ""),
     ],
 )
@@ -346,7 +346,7 @@ def test_a_quota_counts_work_that_did_not_come_through_the_fleet_and_work_in_a_c
     world.submit("x", gpus=3, tenant="t")
     world.turn()
     assert (world.state("x"), world.fleet.submission("x").waits) == ("waiting", "quota")
-    with pytest.raises(SpecError, match="more than its tenant may ever have"):
+    with pytest.raises(SpecError, match="more than its tenant's limit"):
         world.submit("y", gpus=5, tenant="t")
     world.kill()
 
@@ -387,7 +387,7 @@ def test_a_closed_cell_gets_nothing_more_until_it_is_opened_also_after_a_restart
     world.submit("x", cells=("a",))
     world.turn()
     assert (world.where("x"), world.fleet.submission("x").waits) == ([], "cells")
-    assert "closed by hand: maintenance" in world.fleet.submission("x").decision.rows[0].why_not  # type: ignore[union-attr]
+    assert "closed by an operator: maintenance" in world.fleet.submission("x").decision.rows[0].why_not  # type: ignore[union-attr]
     world.fleet.set_closed("a", False, "", "unix:1")
     world.turn()
     assert world.where("x") == ["a"]

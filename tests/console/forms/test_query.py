@@ -58,10 +58,10 @@ def test_other_kinds() -> None:
         ("gpu>=x", "     ^", "not a number"),
         ("memory>64", "       ^^", "64g"),
         ('name:"x', "     ^^", "not closed"),
-        ("tenant>3", "^^^^^^^^", "no order"),
+        ("tenant>3", "^^^^^^^^", "is text"),
         ("gpu~3", "   ^", "number"),
         ("state:", "      ^", "state:queued"),
-        ("!", "^", "nothing to look for"),
+        ("!", "^", "empty search"),
     ],
 )
 def test_errors_point_at_what_is_wrong(text: str, caret: str, says: str) -> None:

@@ -38,7 +38,7 @@ def test_two_consoles_keep_each_others_choices(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_understood_is_named_and_set_aside(tmp_path: Path) -> None:
     (tmp_path / "console.json").write_text('{"theme": "li')
     session = SessionState(tmp_path)
-    assert "console.json cannot be understood" in session.problems[0]
+    assert "console.json cannot be read" in session.problems[0]
     assert "console.bad" in session.problems[0]
     assert (tmp_path / "console.bad").read_text() == '{"theme": "li', "it can still be looked at"
     session.remember("theme", "dark")
@@ -52,7 +52,7 @@ def test_a_folder_that_cannot_be_written_is_told_and_choices_hold_until_the_end(
     session.remember("theme", "dark")
     session.note_place({"trail": []})
     assert session.recall("theme") == "dark"
-    assert any("begins anew" in problem for problem in session.problems)
+    assert any("cannot be restored" in problem for problem in session.problems)
 
 
 def test_a_clean_end_leaves_nothing_and_a_living_console_is_not_taken_over(tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ def test_web_pages_cannot_speak_as_agents(http: httpx.Client) -> None:
 def agent_process(path: Path, *nodes: str) -> subprocess.Popen[bytes]:
     given = [part for name in nodes for part in ("--node", name)]
     return subprocess.Popen(
-        [sys.executable, "-m", "console.cli.main", "agent", "--connect", str(path), *given],
+        [sys.executable, "-m", "console.cli.main", "node", "agent", "--connect", str(path), *given],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )
@@ -253,7 +253,7 @@ def test_suspects_and_nodes_kept_out_are_seen_on_the_overview_and_the_page_of_th
     engine.agents.register([f"g{i}" for i in range(6)])
     engine.advance(1000)
     (nodes,) = [line for line in overview_lines(engine.overview()) if line.startswith("nodes")]
-    assert nodes.endswith("6 suspect; it may be the network, few are declared lost at a time")
+    assert nodes.endswith("6 suspect; possibly the network: only a few are declared lost at a time")
     assert any("6 nodes suspect: network problem?" in found.text for found in of_the_cell(engine.overview()))
     engine.state.failures.note([0], FLAPS)
     left, _ = node_columns(engine.node("g0"), 60)

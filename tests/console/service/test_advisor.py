@@ -302,4 +302,4 @@ def test_more_cordoned_nodes_than_are_looked_at_are_told(loop: EngineLoop, monke
     pass_time(loop, CORDONED_MS + MINUTE)
     found = Advisor(loop).advice()
     assert [len(item.targets) for item in found.suggestions] == [2]
-    assert found.unknown == ("1 more cordoned nodes were not looked at",)
+    assert found.unknown == ("1 more cordoned nodes were not checked",)

@@ -300,7 +300,7 @@ def test_when_the_engine_stops_a_call_is_ended_and_settled(server: ModelServer) 
 def test_what_cannot_be_used_of_a_request_is_named_and_the_rules_draft_from_the_rest(loop: EngineLoop) -> None:
     with drafting(loop) as service:
         empty = drafted(service, "", model=False)
-        assert "nothing was asked" in empty.notes[0]
+        assert "no question given" in empty.notes[0]
         unknown = drafted(service, model=False, finding="R-nope", texts_of=("nobody",), runbook="none")
         assert [note.split(";")[0] for note in unknown.notes] == [
             "there is no recommendation 'R-nope'", "there is no runbook 'none'", "there is no workload 'nobody'",
@@ -342,7 +342,7 @@ def test_the_same_question_about_the_same_facts_is_answered_once_and_recorded_ea
         assert second.model is not None
         assert second.model.called is not None
         assert (second.model.called.cached, second.model.called.cost_microusd) == (True, 0)
-        assert first.agreement == "both do nothing"
+        assert first.agreement == "both propose no action"
         drafted(service, "what else waits?")
         assert len(server.seen) == 2, "another question is another"
         now[0] += TTL_MS / 1000

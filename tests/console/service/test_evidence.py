@@ -46,7 +46,7 @@ def test_slurm_is_asked_for_one_intent_at_a_time_and_what_it_showed_is_kept(monk
     for intent in (one, other):
         found = cell.evidence(intent)
         assert found is not None
-        assert "takes long" in found.error
+        assert "is being checked" in found.error
     go_on.set()
     first.join(PATIENCE_S)
     for intent in (one, other, one, other):

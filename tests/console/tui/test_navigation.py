@@ -53,7 +53,7 @@ async def test_jumps_lead_to_pages_and_the_footer_names_them_meanwhile() -> None
         await press(pilot, "j", "j", "g")
         told = "".join(text for each in pilot.app.screen.query(".jumps") for text, _, _ in each._left)  # type: ignore[attr-defined]
         assert "n nodes" in told
-        assert "u the page before" in told
+        assert "u previous page" in told
         await press(pilot, "escape")
         assert line(pilot, "footer") != ""
         assert here(pilot).table.cursor == 2, "esc ends the prefix and nothing else"

@@ -112,7 +112,7 @@ def test_a_session_in_tmux(environment: dict[str, str], tmp_path: Path) -> None:
         tmux.type("gp")
         tmux.until("proposals", "✓ verified", "Cordon")
         tmux.press("C-c")
-        left = tmux.until("left with 0", "the engine goes on as process", "muster stop --cell demo")
+        left = tmux.until("left with 0", "the engine keeps running as process", "muster stop --cell demo")
         assert "proposals" not in left, "the alternate screen was not left"
         wait_for(
             lambda: (tmp_path / "after").exists() and (tmp_path / "after").read_text(), bool, "terminal's settings"
@@ -408,4 +408,4 @@ def test_a_console_that_would_draw_into_a_file_says_so(environment: dict[str, st
         os.close(controller)
         os.close(terminal)
     assert done.returncode == 2
-    assert "that is where the console draws" in done.stderr
+    assert "the console draws on the terminal" in done.stderr

@@ -178,7 +178,7 @@ def test_without_measurements_it_says_what_would_be_there(loop: EngineLoop) -> N
     assert "muster history import prometheus" in text(curve_chart(read(client, "node:g0"), 200, 9))
     loop.call(lambda engine: engine.advance(START_MS + 24 * 60 * MINUTE))
     old = text(curve_chart(read(client, "queue:a wait 1h"), 200, 9))
-    assert "nothing was measured in the last 1h" in old
+    assert "no measurements in the last 1h" in old
     assert "The last value is of 2023-11-14" in old
 
 

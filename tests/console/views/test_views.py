@@ -144,7 +144,7 @@ def test_the_workload_page_says_what_would_start_it_once_that_is_known() -> None
     unknown = Unblocking(version=1, found=None, tried=("it is released: then Fragmented",), forks=2)
     left, _ = workload_columns(view, 60, unknown)
     assert lines([left[1]])[-2:] == [
-        "would start if: unknown; tried on a fork at v1",
+        "would start if: not known; tried on a fork at v1",
         "it is released: then Fragmented",
     ]
 
@@ -167,9 +167,9 @@ def test_the_workload_page_shows_how_it_was_allowed_to_start_and_what_limits_it(
     told = lines([left[-1]])
     for text in (
         "retries    failed 1 times, 3 retries allowed",
-        "tasks      6 of 8 run",
-        "started    in a burst, by backfill; the burst lasts 1h 30m yet",
-        "stopping   writes a checkpoint, to make room for wl-000009",
+        "tasks      6 of 8 running",
+        "started    in a burst, by backfill; the burst ends in 1h 30m",
+        "stopping   writing a checkpoint to make room for wl-000009",
     ):
         assert text in told
     assert any("failed    until it is finished, which can never happen" in line for line in lines(right))
@@ -314,7 +314,7 @@ def test_a_disabled_action_says_why() -> None:
     held = Context("workloads", "workload", (ActionTarget("wl-1", "held"),))
     assert by_id["release"].disabled_reason(held) == ""
     assert by_id["hold"].disabled_reason(held) == "only queued or waiting ones can be held"
-    assert by_id["cancel"].disabled_reason(Context("workloads", "workload")) == "nothing is selected"
+    assert by_id["cancel"].disabled_reason(Context("workloads", "workload")) == "nothing selected"
     assert "no connection" in by_id["cancel"].disabled_reason(
         Context("workloads", "workload", (ActionTarget("wl-1", "held"),), connected=False)
     )
@@ -337,7 +337,7 @@ def test_commands() -> None:
     [
         ("wrokloads", "Did you mean :workloads"),
         ("w", "needs an id"),
-        ("overview x", "takes nothing"),
+        ("overview x", "takes no arguments"),
         ("\x1b]0;x\x07", "no command"),
         ("", "no command"),
     ],

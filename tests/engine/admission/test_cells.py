@@ -153,7 +153,7 @@ def test_without_a_twins_answer_free_capacity_decides() -> None:
 def test_what_is_guessed_comes_after_what_a_twin_has_tried() -> None:
     found = decide(terms(), cells(), {"east": CellOffer(silent="busy"), "west": NOW}, FLEET)
     assert (found.cell, found.rows[1].guessed) == ("west", True)
-    assert found.why == "starts at once; of east no more is known than what is free"
+    assert found.why == "starts at once; of east only its free capacity is known"
 
 
 def test_no_price_is_not_a_low_one() -> None:

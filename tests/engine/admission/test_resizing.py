@@ -83,8 +83,8 @@ def test_what_is_kept_from_starting_is_resized_and_stays_so(engine: Engine, stat
     [
         (resize("w", cpu_milli=33_000), "could ever run"),
         (resize("w", cpu_milli=-1), "below 0"),
-        (resize("w", cpu_milli=0), "asks for nothing"),
-        (resize("w", cores=4), "no resource"),
+        (resize("w", cpu_milli=0), "is empty"),
+        (resize("w", cores=4), "not a resource"),
         (resize("w"), "is empty"),
         (resize("w", group="other", cpu_milli=4), "no group 'other'"),
         (resize("w", cpu_milli=4, evidence="a\nb"), "one line"),

@@ -148,7 +148,7 @@ def test_the_charge_is_the_part_of_the_compute_slices():
     ("group", "pools", "where", "says"),
     [
         (TaskGroup(request=Resources(), mig="1g"), [pool("H100")], "g.mig", "p: 1g.10gb, 1g.20gb, 2g.20gb"),
-        (TaskGroup(request=Resources(), mig="1g.5gb"), [pool("H100")], "g.mig", "of no device here"),
+        (TaskGroup(request=Resources(), mig="1g.5gb"), [pool("H100")], "g.mig", "that no device here has"),
         (TaskGroup(request=Resources(), mig="1g.10gb"), [pool("H100", mig=False)], "g.mig", "No pool here has mig"),
         (TaskGroup(request=Resources(), mig="1g.10gb", pools=("q",)), [pool("H100")], "g.mig", "no pool or device"),
         (TaskGroup(request=Resources(), mig="1g.10gb", gpu_models=("A",)), [pool("H100")], "g.mig", "no pool or"),

@@ -83,7 +83,7 @@ def test_nodes_with_work_or_kept_for_somebody_never_go() -> None:
 @pytest.mark.parametrize("nodes", [0, 21])
 def test_it_stays_between_the_least_and_the_most(nodes: int) -> None:
     engine = started(cell(2, least=1))
-    with pytest.raises(RefusedError, match="between the least and the most of pool 'p', 1 and 20"):
+    with pytest.raises(RefusedError, match="outside the limits of pool 'p', 1 and 20"):
         engine.command(to(nodes))
 
 
@@ -97,7 +97,7 @@ def test_pools_that_are_not_there_or_do_not_grow_are_named() -> None:
     engine = started(cell(2, fixed=1))
     with pytest.raises(NotFoundError, match="'q'"):
         engine.command(to(1, "q"))
-    with pytest.raises(RefusedError, match="'fixed' does not grow by itself"):
+    with pytest.raises(RefusedError, match="'fixed' is not autoscaled"):
         engine.command(to(1, "fixed"))
 
 

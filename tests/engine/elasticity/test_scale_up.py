@@ -83,7 +83,7 @@ def test_nothing_is_ordered_before_work_has_waited_long_enough() -> None:
     submit(engine, work("w"))
     engine.advance(20 * SECOND)
     assert orders(engine) == []
-    assert why(engine, "w") == "nodes are ordered for what has waited for 30 s"
+    assert why(engine, "w") == "nodes are ordered for work that has waited 30 s"
     engine.advance(30 * SECOND)
     assert ordered(engine) == {"a": 1}
 
@@ -197,7 +197,7 @@ def test_a_gang_that_cannot_have_all_gets_none() -> None:
     engine.advance(15 * SECOND)
     assert ordered(engine) == {"a": 4}
     assert list(engine.state.orders.wanted) == [3, 1]
-    assert "a is at its most, 4 nodes" in why(engine, "bigger")
+    assert "a is at its maximum, 4 nodes" in why(engine, "bigger")
 
 
 def test_many_gangs_get_their_orders_over_several_scans() -> None:
@@ -370,7 +370,7 @@ def test_pools_and_the_cell_grow_no_further_than_they_may() -> None:
     submit(engine, *(work(f"w{i}", cpu=8) for i in range(12)))
     engine.advance(5 * MINUTE)
     assert ordered(engine) == {"a": 3, "b": 2}
-    assert "a is at its most, 3 nodes; b would make the cell larger than 5 nodes" in why(engine, "w11")
+    assert "a is at its maximum, 3 nodes; b would make the cell larger than 5 nodes" in why(engine, "w11")
 
 
 def test_requests_keep_to_the_quota_of_the_project() -> None:
@@ -463,18 +463,18 @@ def test_why_names_the_pools_and_what_is_wrong_with_each() -> None:
     submit(engine, work("w0", cpu=8), work("w1", cpu=8))
     engine.advance(30 * SECOND)
     text = why(engine, "w1")
-    assert "no pool that grows could hold it" in text
+    assert "no autoscaled pool could hold it" in text
     assert "gone is out of stock" in text
     assert "tiny has nodes that are too small for its tasks, or of another kind" in text
-    assert "full is at its most, 1 node" in text
-    assert "waits for nodes: order" in why(engine, "w0")
+    assert "full is at its maximum, 1 node" in text
+    assert "waiting for nodes: order" in why(engine, "w0")
 
 
 def test_why_names_the_order_and_when_it_is_likely_to_be_ready() -> None:
     engine = elastic(pool("a", cpu=8, boot_ms=(240_000, 300_000)))
     submit(engine, work("g", cpu=8, count=4))
     engine.advance(20 * SECOND)
-    assert why(engine, "g").startswith("waits for nodes: order 0, 4 of a, ready about 1970-01-01 00:04:1")
+    assert why(engine, "g").startswith("waiting for nodes: order 0, 4 of a, ready about 1970-01-01 00:04:1")
 
 
 def test_work_that_no_pool_could_ever_hold_is_refused_at_the_door() -> None:
@@ -569,4 +569,4 @@ def test_what_is_kept_back_by_another_rule_is_not_told_that_quota_is_short() -> 
     engine.command(cmd.RemoveBudgets(names=("b",)))
     engine.command(cmd.HoldQueues(names=("q",)))
     engine.advance(2 * MINUTE)
-    assert why(engine, "w") == "no nodes are ordered for it: its queue starts nothing"
+    assert why(engine, "w") == "no nodes are ordered for it: its queue is held"

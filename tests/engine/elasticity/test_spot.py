@@ -219,7 +219,7 @@ def test_a_rigid_gang_stops_whole() -> None:
 def test_a_machine_with_notice_takes_no_work_whoever_says_it_is_ready() -> None:
     engine = engine_with(spot=1, certain=0)
     interrupt(engine, "s0", notice_ms=MINUTE)
-    with pytest.raises(RefusedError, match="provider takes 's0' back"):
+    with pytest.raises(RefusedError, match="provider reclaims 's0'"):
         engine.command(cmd.Uncordon(ids=("s0",)))
     engine.command(cmd.FailNodes(ids=("s0",)))
     engine.command(cmd.RestoreNodes(ids=("s0",)))
@@ -266,7 +266,7 @@ def test_notices_come_twice_for_strangers_and_still_reach_the_others() -> None:
     engine = engine_with()
     assert interrupt(engine, "s0", notice_ms=MINUTE) == ("s0",)
     assert interrupt(engine, "s0", "s0", "nobody", "s1", notice_ms=MINUTE) == ("s1",)
-    with pytest.raises(RefusedError, match="'s0' had notice already"):
+    with pytest.raises(RefusedError, match="'s0' already had notice"):
         interrupt(engine, "s0", notice_ms=2 * MINUTE)
     with pytest.raises(NotFoundError, match="'nobody'"):
         interrupt(engine, "nobody")

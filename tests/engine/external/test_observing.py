@@ -154,7 +154,7 @@ def test_a_job_that_is_put_back_and_starts_elsewhere_between_two_looks() -> None
 
 
 def test_a_cell_that_muster_decides_takes_no_observations_and_a_fork_of_a_mirror_neither() -> None:
-    with pytest.raises(RefusedError, match="decided by Muster"):
+    with pytest.raises(RefusedError, match="scheduled by Muster"):
         Engine.open(None).command(Observe(seen=MACHINES))
     with pytest.raises(RefusedError):
         mirror().fork().command(Observe(seen=MACHINES))

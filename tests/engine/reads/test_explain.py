@@ -94,8 +94,8 @@ def test_free_capacity_in_pieces_is_told_apart_from_too_little() -> None:
     engine.command(submit(workload("x", gpu=6000), workload("y", gpu=6000), workload("z", gpu=4000)))
     assert why(engine, "z").token == "Fragmented"
     assert why(engine, "z").text == (
-        "1 task of 1 CPU + 4 GPU needed at once; what is free in pool gpu would hold 1, but is in pieces that hold 0: "
-        "free 4 GPU, usable 0 GPU"
+        "1 task of 1 CPU + 4 GPU needed at once; what is free in pool gpu would hold 1, but it is fragmented and "
+        "holds 0: free 4 GPU, usable 0 GPU"
     )
     engine.command(submit(workload("more", gpu=5000)))
     assert tokens(engine, "more") == ["InsufficientCapacity"]
@@ -156,7 +156,7 @@ def test_behind_in_queue_says_what_goes_first_and_by_which_rule() -> None:
         reason = why(engine, f"w{i}")
         assert reason.token == "BehindInQueue"
         assert reason.text == (
-            "nothing in queue a starts before first, which goes first: the policy is first come, first served"
+            "nothing in queue a starts before first, which is ahead: the policy is first come, first served"
         )
         assert engine.workload(f"w{i}").position == i + 2
     engine.command(cmd.SetPolicy(policy="easy"))
@@ -169,7 +169,7 @@ def test_waiting_for_a_reservation_names_whom_it_was_promised_to() -> None:
     engine.command(submit(workload("big", count=2, gpu=8000)))
     engine.command(submit(workload("late", gpu=1000, estimate=HOUR), workload("short", gpu=1000, estimate=100 * S)))
     assert tokens(engine, "late") == ["WaitingForReservation"]
-    assert "promised to big" in why(engine, "late").text
+    assert "promised start of big" in why(engine, "late").text
     assert "the start of big" in why(engine, "late").unblock
     assert tokens(engine, "short") == [], "what ends in time does not wait for it"
     engine.command(cmd.Cancel(ids=("big",)))
@@ -304,7 +304,7 @@ def test_a_queue_that_is_closed_names_the_vertex() -> None:
 def test_an_array_at_its_limit_says_how_many_run() -> None:
     engine = cell()
     engine.command(submit(msgspec.structs.replace(workload("m"), array=ArraySpec(last=3, max_running=2))))
-    assert why(engine, "m/2").text == "2 members of array m run, and at most 2 may at once"
+    assert why(engine, "m/2").text == "2 members of array m are running, limit 2"
     assert tokens(engine, "m/3") == ["ArrayLimit"]
     assert engine.workload("m/2").array == "m"
 
@@ -370,7 +370,7 @@ def test_while_victims_write_their_checkpoints_both_sides_say_so() -> None:
     engine.advance(10 * S)
     engine.command(submit(workload("first", gpu=8000, priority="high", estimate=HOUR), workload("next", gpu=8000)))
     [name] = [f"w{i}" for i in range(6) if engine.workload(f"w{i}").making_room_for]
-    assert engine.workload(name).history[-1].detail == "writes a checkpoint, to make room for first"
+    assert engine.workload(name).history[-1].detail == "writing a checkpoint to make room for first"
     assert why(engine, "first") == Reason(
         token="WaitingForPreempted", text=f"{name} writes a checkpoint to make room, until 1970-01-01 00:00:30 UTC"
     )
@@ -400,10 +400,10 @@ def test_nodes_kept_by_a_reservation_are_named() -> None:
     engine.command(submit(workload("x", gpu=8000, estimate=60 * S), own))
     assert tokens(engine, "x") == ["WaitingForReservation", "InsufficientCapacity"]
     assert why(engine, "x").text == (
-        "2 nodes it could use are kept by reservation demo, from 1970-01-01 00:00:30 UTC until 1970-01-01 01:00:00 UTC"
+        "2 nodes it could use are held by reservation demo, from 1970-01-01 00:00:30 UTC until 1970-01-01 01:00:00 UTC"
     )
     assert why(engine, "own").text == (
-        "may use only the nodes of reservation demo, which begins at 1970-01-01 00:00:30 UTC"
+        "may use only the nodes of reservation demo, which starts at 1970-01-01 00:00:30 UTC"
     )
     engine.advance(30 * S)
     assert engine.workload("own").state == "running"

@@ -71,10 +71,10 @@ def test_what_cannot_be_asked_is_refused() -> None:
     engine = engine_of(NodeSpec(id="n", pool="cpu", zone="z"))
     with pytest.raises(NotFoundError, match="zone 'nowhere'"):
         engine.topology(HeatRequest(level="rack", within={"zone": "nowhere"}))
-    with pytest.raises(SpecError, match="'pool' is no level"):
+    with pytest.raises(SpecError, match="'pool' is not a topology level"):
         engine.topology(HeatRequest(level="rack", within={"pool": "cpu"}))
     for wrong in ({"limit": 10_001}, {"limit": -1}, {"offset": -1}):
-        with pytest.raises(SpecError, match="is no window"):
+        with pytest.raises(SpecError, match="is not a valid window"):
             engine.topology(HeatRequest(level="node", **wrong))
 
 

@@ -117,8 +117,8 @@ def test_it_survives_a_restart(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("reservation", "error", "says"),
     [
-        (window(), SpecError, "there already"),
-        (window(name="x"), RefusedError, "kept for others"),
+        (window(), SpecError, "already exists"),
+        (window(name="x"), RefusedError, "reserved for other work"),
         (window(name="x", nodes=("g2",), end_ms=HOUR), SpecError, "not after its start"),
         (window(name="x", nodes=("nowhere",)), NotFoundError, "nowhere"),
         (window(name="x", nodes=()), SpecError, "is empty"),

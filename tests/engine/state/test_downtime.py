@@ -147,7 +147,7 @@ def test_nothing_is_decided_in_a_downtime_and_it_is_on_record(tmp_path: Path, ho
     assert WorkloadState(w.state[row_of["next1"]]) == WorkloadState.QUEUED
     assert told(engine) == [
         ("downtime began", "no engine decides from here on"),
-        ("downtime over", "no engine decided since 2024-10-04 22:00:00 UTC"),
+        ("downtime over", "no engine was running since 2024-10-04 22:00:00 UTC"),
     ]
     assert engine.state.downtimes.since(BEGIN) == [(BEGIN, BEGIN + 3 * HOUR)]
     assert engine.state.downtimes.since(BEGIN + 3 * HOUR) == []

@@ -57,7 +57,7 @@ def test_only_a_doubt_waits_for_a_word() -> None:
     engine = outside_cell()
     engine.command(job("w"))
     number = next(iter(engine.state.intents.open))
-    with pytest.raises(RefusedError, match="found out without you"):
+    with pytest.raises(RefusedError, match="find out the result"):
         say(engine, number, "undone")
     with pytest.raises(NotFoundError, match="i99"):
         say(engine, 99, "done")
@@ -68,7 +68,7 @@ def test_an_act_is_not_carried_again_but_proposed_anew_and_that_answers_the_doub
     node = engine.state.capacity.node_ids[0]
     number = put_in_doubt(engine, cmd.Cordon(ids=(node,)))
     other = put_in_doubt(engine, cmd.Cordon(ids=(engine.state.capacity.node_ids[1],)))
-    with pytest.raises(RefusedError, match="approved for the cell as it was then"):
+    with pytest.raises(RefusedError, match="approved for the state at that time"):
         say(engine, number, "retry")
     engine.command(cmd.Cordon(ids=(node,)))
     assert (phase(engine, number), phase(engine, other)) == (Phase.RETRIED, Phase.IN_DOUBT)
@@ -157,7 +157,7 @@ def test_a_submission_whose_name_another_has_by_now_is_not_carried_again() -> No
     assert doubt is not None
     engine.state.intents.free(doubt.token)
     engine.command(job("w"))
-    with pytest.raises(RefusedError, match="'w' is another workload by now"):
+    with pytest.raises(RefusedError, match="'w' is now another workload"):
         say(engine, number, "retry")
     assert len(engine.state.intents.open) == 1
     say(engine, number, "undone")

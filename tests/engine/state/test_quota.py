@@ -648,7 +648,7 @@ WRONG = [
         queue(nominal=gpu(5), borrowing_limit=gpu(2), burst=BurstSpec(limit=gpu(6))),
         "burst.limit.gpu_milli", "borrowing limit together, 7",
     ),
-    (queue(nominal=gpu(5), burst=BurstSpec(limit=gpu(6))), "burst.limit.gpu_milli", "borrows gpu_milli without limit"),
+    (queue(nominal=gpu(5), burst=BurstSpec(limit=gpu(6))), "burst.limit.gpu_milli", "no borrowing limit for gpu_milli"),
     (queue(parent="", burst=BurstSpec(limit=gpu(1), window_ms=0)), "burst.window_ms", "below 1"),
     (queue(parent="", burst=BurstSpec(limit=gpu(1), cooldown_ms=0)), "burst.cooldown_ms", "below 1"),
     (queue(weight=0), "weight", "below 1"),
@@ -672,7 +672,7 @@ def test_a_wrong_field_is_named_when_a_queue_is_defined_or_changed(spec: QueueSp
 
 
 def test_a_queue_needs_a_name_of_its_own_and_a_parent_that_can_be_one() -> None:
-    with pytest.raises(SpecError, match="there already"):
+    with pytest.raises(SpecError, match="already exists"):
         check_queues((QueueSpec(name="q"),), {"q": 0}, set())
     with pytest.raises(SpecError, match="no queue 'p'"):
         check_queues((QueueSpec(name="q", parent="p"),), {}, set())

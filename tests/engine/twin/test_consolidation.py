@@ -138,7 +138,7 @@ def test_nodes_are_emptied_on_demand() -> None:
     assert made.unblocks == ()
     carried_out(engine, made)
     assert [engine.node(name).workloads for name in made.frees] == [(), ()]
-    assert asked(engine, free_nodes=2, pool="gpu").why == "2 empty nodes of pool gpu are there already"
+    assert asked(engine, free_nodes=2, pool="gpu").why == "2 empty nodes of pool gpu are already there"
 
 
 def test_an_elastic_gang_may_come_out_smaller() -> None:
@@ -230,7 +230,7 @@ def test_no_more_gangs_than_allowed_are_moved() -> None:
 def test_too_little_is_free_whatever_is_moved() -> None:
     engine = halves()
     engine.command(submit(job("x", 3), big()))
-    told = "too little is free: 1 task of 8 CPU + 8 GPU is wanted, and all of it in one piece makes 0"
+    told = "too little is free: 1 task of 8 CPU + 8 GPU is wanted; unfragmented there is room for 0"
     assert asked(engine, unblock="big").why == told
 
 
@@ -251,7 +251,7 @@ def test_what_goes_first_would_take_the_room() -> None:
 
 def test_what_does_not_wait_is_said_so() -> None:
     engine = halves()
-    assert asked(engine, unblock="h0").why == "h0 is running: it does not wait for room"
+    assert asked(engine, unblock="h0").why == "h0 is running: it is not waiting for capacity"
     assert asked(engine).why == "nothing waits because of fragmentation"
     with pytest.raises(NotFoundError, match="nobody"):
         plan(engine, ConsolidationRequest(unblock="nobody"))
@@ -276,7 +276,7 @@ def test_a_plan_that_costs_more_than_it_brings_is_shown_and_not_worth_it() -> No
     assert not answer.found.worth_it
     # 8 GPU for ten minutes, against 4 GPU for almost ten hours.
     assert answer.found.ratio_permille < 100
-    assert "and 0.50 is asked for" in answer.why
+    assert "and the minimum is 0.50" in answer.why
     assert found(engine, unblock="big", least_ratio_permille=0).worth_it
 
 

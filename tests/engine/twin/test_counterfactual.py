@@ -264,7 +264,7 @@ def test_nodes_that_a_reservation_keeps() -> None:
     assert engine.workload("x").reasons[0].token == "WaitingForReservation"
     assert told(engine, "x").text == "x is submitted again with an estimate of 50 s"
     engine.advance(50 * S)
-    assert told(engine, "x").text == "reservation r is taken back"
+    assert told(engine, "x").text == "reservation r is removed"
 
 
 # -- whatever the cell ------------------------------------------------------------------------------------------------

@@ -159,7 +159,7 @@ def test_what_did_not_start_as_far_as_was_looked_is_not_called_never() -> None:
     # Whether the third run starts before the three hours of others is not known.
     assert (found.start_ms.p10, found.start_ms.p50, found.start_ms.p90) == (engine.now_ms, None, None)
     assert (found.started, found.chance_permille, found.looked_ms) == (1, 200, 2 * HOUR)
-    assert any("new arrivals are left out" in note for note in found.notes)
+    assert any("new arrivals are ignored" in note for note in found.notes)
 
 
 def test_cost_and_duration_follow_from_rate_and_run_time() -> None:
@@ -278,7 +278,7 @@ def test_runs_that_did_not_reach_its_end_tell_neither_odds_nor_duration() -> Non
     [
         ({"nodes": 0}, "nodes"),
         ({"gpus": 16}, "the largest node of H100 has 8"),
-        ({"gpus": 99}, "99 on each node are asked for, and the largest node of H100 has 8 (pool gpu)"),
+        ({"gpus": 99}, "99 on each node are requested, and the largest node of H100 has 8 (pool gpu)"),
         ({"model": "H1000"}, "Did you mean H100"),
         ({"model": "tpu"}, "There are: H100"),
         ({"gpus": 0}, "is a model of GPUs"),
@@ -320,4 +320,4 @@ def test_a_pool_that_is_too_small_is_told_and_left_out() -> None:
     offer = Offer(machine_type="x", region="", spot=False, price_microusd_hour=1, source="list")
     more = plan(engine.state, QuoteRequest(nodes=5, gpus=8, model="H100", offers=(offer,)), engine.now_ms)
     assert more.candidates == ()
-    assert any("has 4 nodes at most, and 5 are asked for" in warning for warning in more.warnings)
+    assert any("has 4 nodes at most, and 5 are requested" in warning for warning in more.warnings)

@@ -101,7 +101,7 @@ def test_the_cheapest_finished_job_is_first_not_the_cheapest_hour() -> None:
     assert first.cost_microusd is not None
     assert first.cost_microusd.p50 == pytest.approx(24_000_000, rel=0.01)
     assert (first.basis, first.runs, unknown.basis, unknown.cost_microusd) == ("own runs", 12, "price only", None)
-    assert unknown.thin == ("no finished work tells how fast it is there",)
+    assert unknown.thin == ("no finished work shows its speed there",)
 
 
 def test_with_nothing_but_prices_that_is_what_is_said() -> None:
@@ -135,7 +135,7 @@ def test_spot_that_is_taken_back_often_costs_more_than_it_saves() -> None:
         places=[calm._replace(interruptions=0, node_hours=0.0)],
     )  # fmt: skip
     assert unwatched.options[0].interruption_ppm is None
-    assert "has not been watched" in unwatched.options[0].thin[-1]
+    assert "not measured" in unwatched.options[0].thin[-1]
 
 
 def test_the_time_that_interruptions_cost_is_the_expected_one() -> None:

@@ -146,8 +146,8 @@ def test_forgotten_cordons_suggest_uncordon() -> None:
     [found] = live_findings.forgotten_cordons(overview(queued=12), [node("n1"), node("n2", for_ms=3 * HOUR)])
     assert (found.action, found.targets) == ("uncordon", ("n1", "n2"))
     values = {item.metric: item.value for item in found.evidence}
-    assert values["time cordoned, at least"] == "2.0 h"
-    assert values["capacity out of use"] == "16 GPU"
+    assert values["minimum time cordoned"] == "2.0 h"
+    assert values["capacity out of service"] == "16 GPU"
     assert values["workloads queued"] == "12"
     assert "health" in found.thin[0]
 
@@ -201,7 +201,7 @@ def test_runs_that_share_only_tenant_and_size_are_no_measure() -> None:
     far = {"r1": msgspec.structs.replace(LIKES["r1"], level="tenant and size")}
     found, [unknown] = live_findings.overruns(running(run(9 * HOUR)), far, SCORED)
     assert found == []
-    assert unknown.startswith("1 of 1 running workloads have too few finished likes")
+    assert unknown.startswith("1 of 1 running workloads have too few similar finished jobs")
 
 
 def test_few_likes_say_nothing_while_the_owner_asked_for_longer() -> None:
@@ -228,7 +228,7 @@ def test_weak_comparisons_are_marked_thin() -> None:
         running(run(3 * HOUR, 9 * HOUR)), LIKES, QuantileCoverage(scored=3, p90_coverage_permille=900)
     )
     text = " ".join(found.thin)
-    assert "asked for 9.0 h" in text
+    assert "requested time, 9.0 h" in text
     assert "have been scored" in text
 
 
@@ -257,7 +257,7 @@ def test_advice_gathers_all_findings() -> None:
     found = advice()
     assert [s.action for s in found.suggestions] == ["notify", "uncordon", "notify"]
     assert found.version == 7
-    assert found.unknown == ("looked at 1 of 40 workloads",)
+    assert found.unknown == ("checked 1 of 40 workloads",)
 
 
 def test_pages_of_a_real_engine_have_what_is_needed() -> None:
@@ -308,8 +308,8 @@ def test_every_suggestion_is_complete(found: Suggestion) -> None:
     assert found.targets
     assert found.evidence
     assert all(item.rows >= 1 and item.metric and item.window and item.value for item in found.evidence)
-    assert found.counterfactual.startswith("No suggestion if")
-    assert found.alternatives[-1].startswith("Do nothing")
+    assert found.counterfactual.startswith("Not suggested if")
+    assert found.alternatives[-1].startswith("No action")
 
 
 def test_a_page_without_a_needed_column_is_an_error() -> None:

@@ -37,8 +37,8 @@ def complete(found: Suggestion) -> None:
     assert found.kind
     assert found.evidence
     assert all(item.rows >= 1 and item.metric and item.window and item.value for item in found.evidence)
-    assert found.counterfactual.startswith("No suggestion")
-    assert found.alternatives[-1].startswith("Do nothing")
+    assert found.counterfactual.startswith("Not suggested")
+    assert found.alternatives[-1].startswith("No action")
 
 
 # -- pools ahead ------------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def test_many_nodes_taken_back_are_told_beside_the_usual() -> None:
     spot = msgspec.structs.replace(POOL, spot=True)
     [found] = interruptions([spot], {"p": series(*[0.05] * 168, *[0.25] * 24)})
     complete(found)
-    assert found.evidence[0].baseline == "1.2 in a usual day"
+    assert found.evidence[0].baseline == "1.2 on a usual day"
     assert interruptions([POOL], {"p": series(*[0.25] * 24)}) == [], "not spot"
     assert interruptions([spot], {"p": series(*[0.25] * 200)}) == [], "as usual"
     assert interruptions([spot], {"p": series(*[0.1] * 24)}) == [], "few"

@@ -38,8 +38,8 @@ def suggestion(**fields: Any) -> Suggestion:
         "action": "drain",
         "targets": ("n1",),
         "evidence": (Evidence(metric="waiting", window="now", rows=1, value="10"),),
-        "counterfactual": "No suggestion if it did not wait",
-        "alternatives": ("Do nothing: it waits",),
+        "counterfactual": "Not suggested if it did not wait",
+        "alternatives": ("No action: it waits",),
         "severity": 10.0,
         "expected": PROMISED,
     }

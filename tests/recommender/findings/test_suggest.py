@@ -23,8 +23,8 @@ def suggestion(kind: str = "k", **fields: Any) -> Suggestion:
         "action": "notify",
         "targets": ("a",),
         "evidence": (Evidence(metric="m", window="now", rows=1, value="2"),),
-        "counterfactual": "No suggestion if it were not so",
-        "alternatives": ("Do nothing: it stays so",),
+        "counterfactual": "Not suggested if it were not so",
+        "alternatives": ("No action: it stays so",),
     }
     return Suggestion(kind=kind, **{**given, **fields})
 

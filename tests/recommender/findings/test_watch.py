@@ -38,7 +38,7 @@ def test_waits_far_over_the_usual_are_found_while_they_last() -> None:
     now_ms = START_MS + 8 * DAY_MS
     (found,) = looked(samples, now_ms)
     assert (found.kind, found.about, found.action) == ("unusual_wait_p95_s", "queue:research", "notify")
-    assert found.finding == "the wait (p95) of queue research is out of the ordinary: 2.0 h, where 10 min is usual"
+    assert found.finding == "the wait (p95) of queue research is unusual: 2.0 h, usually 10 min"
     assert found.evidence[0].rows > 500
     assert "usual" in found.evidence[0].baseline
     assert not found.thin
@@ -73,7 +73,9 @@ def test_errors_of_a_device_drain_its_node() -> None:
 
 
 def test_a_queue_that_fails_more_than_chance_explains() -> None:
-    assert failing_queue("research", (30, 60), (40, 1_000), 10 * DAY_MS)[0].finding.startswith("50.0 % of what ended")
+    assert failing_queue("research", (30, 60), (40, 1_000), 10 * DAY_MS)[0].finding.startswith(
+        "50.0 % of the work ended"
+    )
     assert failing_queue("research", (3, 60), (40, 1_000), 10 * DAY_MS) == []
     assert failing_queue("research", (30, 60), (400, 1_000), 10 * DAY_MS) == []
     assert failing_queue("research", (0, 0), (0, 0), 0) == []

@@ -141,7 +141,7 @@ def test_what_cannot_be_taken_back_has_no_way_back_and_takes_none(action: Any) -
     done, before = act(action, "n1"), shown("running")
     assert inverse_of(done, before) == ()
     assert why_not_inverse(done, before, ()) == ""
-    assert "cannot be taken back" in why_not_inverse(done, before, (act("uncordon", "n1"),))
+    assert "cannot be rolled back" in why_not_inverse(done, before, (act("uncordon", "n1"),))
     assert CATALOG[action].inverse.startswith("Cannot be undone")
 
 
@@ -168,38 +168,38 @@ def back_to(spec: QueueSpec, over: Any = "keep", was: QueueSpec = TO) -> Act:
 @pytest.mark.parametrize(
     ("done", "before", "rollback", "why"),
     [
-        (act("drain", "n1", "n2"), shown("ready", "ready"), [act("uncordon", "n1")], "it leaves n2 as drain made it"),
-        (act("drain", "n1"), shown("ready"), [act("uncordon", "n1", "n9")], "uncordon n9 is no part of the way back"),
+        (act("drain", "n1", "n2"), shown("ready", "ready"), [act("uncordon", "n1")], "it does not roll back n2"),
+        (act("drain", "n1"), shown("ready"), [act("uncordon", "n1", "n9")], "uncordon n9 is not part of the rollback"),
         (
             act("drain", "n1", "n2"), shown("ready", "cordoned"), [act("uncordon", "n1", "n2")],
-            "uncordon n2 does not take drain back: cordon does",
+            "uncordon n2 does not roll back drain: cordon does",
         ),
-        (act("drain", "n1"), shown("ready"), [act("cordon", "n1")], "cordon n1 does not take drain back: uncordon"),
+        (act("drain", "n1"), shown("ready"), [act("cordon", "n1")], "cordon n1 does not roll back drain: uncordon"),
         (
             act("drain", "n1"), shown("ready"), [act("uncordon", "n1"), act("drain", "n1")],
-            "uncordon then drain n1 does not take drain back",
+            "uncordon then drain n1 does not roll back drain",
         ),
-        (act("drain", "n1"), shown("ready"), [], "it leaves n1 as drain made it"),
-        (act("hold", "n1"), shown("queued"), [act("cancel", "n1")], "cancel n1 does not take hold back"),
-        (act("suspend", "n1"), shown("running"), [act("resume", "n1", to="b")], "resume n1 gives it something else"),
-        (QUOTA, QUEUE, [back_to(TO)], "something else than it was shown with"),
-        (QUOTA, QUEUE, [back_to(msgspec.structs.replace(WAS, weight=9))], "something else"),
-        (QUOTA, QUEUE, [back_to(WAS, over="evict")], "something else"),
-        (QUOTA, QUEUE, [back_to(WAS, was=WAS)], "something else"),
-        (SIZED, pool(), [act("set_scaling", "p", scaling=ScalingChange(most=9))], "something else"),
-        (SIZED, pool(), [act("set_scaling", "p", scaling=ScalingChange(most=9, headroom=1))], "something else"),
+        (act("drain", "n1"), shown("ready"), [], "it does not roll back n1"),
+        (act("hold", "n1"), shown("queued"), [act("cancel", "n1")], "cancel n1 does not roll back hold"),
+        (act("suspend", "n1"), shown("running"), [act("resume", "n1", to="b")], "resume n1 sets a value other than"),
+        (QUOTA, QUEUE, [back_to(TO)], "sets a value other than the one it had"),
+        (QUOTA, QUEUE, [back_to(msgspec.structs.replace(WAS, weight=9))], "sets a value other than"),
+        (QUOTA, QUEUE, [back_to(WAS, over="evict")], "sets a value other than"),
+        (QUOTA, QUEUE, [back_to(WAS, was=WAS)], "sets a value other than"),
+        (SIZED, pool(), [act("set_scaling", "p", scaling=ScalingChange(most=9))], "sets a value other than"),
+        (SIZED, pool(), [act("set_scaling", "p", scaling=ScalingChange(most=9, headroom=1))], "a value other than"),
         (
             act("scale_pool", "p", nodes=9), pool(),
             [act("set_targets", "p", scaling=ScalingChange()), act("scale_pool", "p", nodes=6)],
-            "set_targets then scale_pool p does not take scale_pool back: scale_pool then set_targets does",
+            "set_targets then scale_pool p does not roll back scale_pool: scale_pool then set_targets does",
         ),
         (
             act("set_autoscaling", "autoscaler", scaling=ScalingChange(settings={"enabled": False})),
             (Target(id="autoscaler", state="set", autoscaling=PRESETS["seed"]),),
             [act("set_autoscaling", "autoscaler", scaling=ScalingChange(settings={"rm": 1}))],
-            "it cannot be carried out",
+            "it cannot run",
         ),
-        (act("set_policy", "easy"), (Target(id="easy", state="fcfs"),), [act("set_policy", "easy")], "no part"),
+        (act("set_policy", "easy"), (Target(id="easy", state="fcfs"),), [act("set_policy", "easy")], "not part"),
     ],
 )  # fmt: skip
 def test_what_is_not_the_inverse_is_named(done: Act, before: tuple[Target, ...], rollback: list[Act], why: str) -> None:

@@ -87,15 +87,14 @@ def test_it_is_said_how_an_act_would_be_carried_and_what_is_read_back() -> None:
     node = engine.state.capacity.node_ids[0]
     person = Person(gate_of(engine, SOLO))
     assert person.propose("cordon", [node]).carried == (
-        "cordon goes to Slurm, which has not answered yet; "
-        "read back there, and once more 20 s later: the node is DRAIN",
+        "cordon goes to Slurm, which has not answered yet; read back there, and again after 20 s: the node is DRAIN",
     )
     engine.ways, engine.far = {cmd.Cordon: "REST v0.0.42"}, "Slurm 24.11.5 at https://head"
     shown = person.propose("cordon", [node])
     assert shown.carried[0].startswith("cordon goes by REST v0.0.42 to Slurm 24.11.5 at https://head; read back")
     engine.lacks = {cmd.Cordon: "REST v0.0.38 cannot change nodes"}
     found = person.gate.proposal(shown.id)
-    assert found.carried == ("cordon cannot be carried now: REST v0.0.38 cannot change nodes",)
+    assert found.carried == ("cordon cannot be sent now: REST v0.0.38 cannot change nodes",)
     assert found.digest == shown.digest, "how it is carried is no part of the plan"
     assert target_readings.carried(Engine.open(None), (HOLD,)) == ()
 
@@ -133,7 +132,7 @@ def test_impossible_actions_are_refused_before_anybody_votes() -> None:
 
 def test_what_only_slurm_has_is_refused_where_muster_decides() -> None:
     engine = Engine.open(None)
-    with pytest.raises(RefusedError, match="power_up: Muster itself decides"):
+    with pytest.raises(RefusedError, match="power_up: Muster schedules"):
         target_readings.refuse_impossible(engine, [Act(action="power_up", targets=("n",))])
 
 
@@ -176,7 +175,7 @@ def test_a_node_that_slurm_was_told_to_drain_is_emptied_and_stays_drained() -> N
     engine = drained_by_scontrol()
     person = Person(gate_of(engine, SOLO))
     shown = person.propose("drain", ["g0"])
-    assert shown.inverse.startswith("Nothing to undo: out of use as before")
+    assert shown.inverse.startswith("Nothing to undo: still out of service")
     assert [target.id for target in shown.plan.steps[0].stops] == ["j"]
     person.approve(shown.id, shown.plan.digest())
     (left,) = engine.state.intents.open.values()

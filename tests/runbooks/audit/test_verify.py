@@ -189,8 +189,8 @@ TAMPERS: dict[str, tuple[Tamper, int, int | None]] = {
     "the first record is edited": (edited(1, "system", "nobody"), CHAIN, 1),
     "a number grows": (edited(14, '"n":1', '"n":2'), CHAIN, 14),
     "a number becomes a float": (edited(14, '"n":1', '"n":1.0'), CHAIN, 14),
-    "a key is there twice": (edited(14, '"n":1', '"n":1,"n":1'), CHAIN, 14),
-    "a type of record is changed": (edited(14, "exec.step", "exec.verify"), CHAIN, 14),
+    "a key is used twice": (edited(14, '"n":1', '"n":1,"n":1'), CHAIN, 14),
+    "a record type is changed": (edited(14, "exec.step", "exec.verify"), CHAIN, 14),
     "a body becomes a text": (
         sql("UPDATE audit_record SET body = CAST(body AS TEXT) WHERE seq = 14"), CHAIN, 14),
     "a body becomes a number": (sql("UPDATE audit_record SET body = 7 WHERE seq = 14"), CHAIN, 14),

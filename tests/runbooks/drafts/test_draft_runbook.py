@@ -140,5 +140,5 @@ def test_a_change_of_quota_asks_for_the_number(desk: Desk) -> None:
 def test_what_was_for_one_time_becomes_none(desk: Desk) -> None:
     draft = desk.draft({"steps": [{"action": "reserve", "with": {"name": "x1", "nodes": ["g3"], "lasts": "2h"}}]})
     assert draft.preview is not None
-    with pytest.raises(RefusedError, match="for that one time"):
+    with pytest.raises(RefusedError, match="specific to that case"):
         runbook_of(draft.preview.plan, id_="again", title="Once more", owner="ops", prose=PROSE)

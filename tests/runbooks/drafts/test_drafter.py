@@ -271,7 +271,7 @@ def test_who_took_something_out_of_use_is_told_with_the_plan_that_has_the_reason
     assert acts(draft) == []
     assert "cordoned" in draft.summary[0].text
     assert "P-2" in draft.summary[0].text
-    assert "Looked at: " in draft.rationale[-1].text
+    assert "Checked: " in draft.rationale[-1].text
 
 
 # -- nothing is wrong -------------------------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ def test_a_healthy_cell_is_left_alone_whatever_is_said(question: str) -> None:
 GONE = [
     ReportedFinding(id="R-1", kind="quota_beside_idle", text="a waits", about="a", targets=("a",), action="set_quota"),
     ReportedFinding(
-        id="R-2", kind="fragmented_gangs", text="in pieces", about="cell", targets=("no-such",), action="consolidate"
+        id="R-2", kind="fragmented_gangs", text="fragmented", about="cell", targets=("no-such",), action="consolidate"
     ),
     ReportedFinding(
         id="R-3", kind="forgotten_cordons", text="cordoned", about="cell", targets=("g0", "g9"), action="uncordon"

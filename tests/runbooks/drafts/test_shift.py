@@ -76,7 +76,7 @@ def test_a_time_without_an_engine_is_handed_over(shift: Shift, task: Task) -> No
     draft = shift.draft(task)
     check_cited(draft)
     [said] = [text for text in sentences(draft) if text.startswith("No engine ran from ")]
-    assert said.endswith("nothing was decided.")
+    assert said.endswith("nothing was scheduled.")
     shift.pass_(9 * HOUR)
     assert not [text for text in sentences(shift.draft(task)) if text.startswith("No engine ran")], "it is long over"
 
@@ -105,8 +105,8 @@ def _is_time(text: str, cited: list[Fact]) -> bool:
 
 def test_an_empty_shift_says_so(shift: Shift) -> None:
     draft = shift.draft()
-    assert draft.summary[0].text == "Nothing was proposed or carried out, and no node was lost."
-    assert "Nothing was proposed or carried out." in sentences(draft, "What happened")
+    assert draft.summary[0].text == "Nothing was proposed or executed, and no node was lost."
+    assert "Nothing was proposed or executed." in sentences(draft, "What happened")
     assert "What waits for somebody" not in {part.heading for part in draft.parts}
     check_cited(draft)
 
@@ -120,7 +120,7 @@ def test_what_was_done_is_told_with_by_whom_and_whether_it_verified(shift: Shift
     draft = shift.draft()
     happened = " ".join(sentences(draft, "What happened"))
     assert f"{cordoned} (Cordon node n0) because: ECC errors: proposed by ann, approved by ann" in happened
-    assert "carried out and verified (1 thing read back)" in happened
+    assert "executed and verified (1 thing read back)" in happened
     assert f"{refused.id} (Hold queue q): proposed by ann; rejected by ben." in happened
     assert any(f"Node n0 has been cordoned for 0 s by {cordoned}" in text for text in sentences(draft, "What is open"))
     check_cited(draft)
@@ -171,7 +171,7 @@ def test_an_incident_is_told_in_the_order_in_which_it_happened(shift: Shift) -> 
     draft = shift.draft("incident", hours=2)
     happened = sentences(draft, "What happened")
     assert happened[0] == "01:30 UTC: node n1 was lost; it is down now."
-    assert happened[1] == f"01:40 UTC: {cordoned} (Cordon node n0) was begun."
+    assert happened[1] == f"01:40 UTC: {cordoned} (Cordon node n0) started."
     assert "What was done" in {part.heading for part in draft.parts}
     check_cited(draft)
 

@@ -353,7 +353,7 @@ def by_themselves(record: dict[str, Any]) -> None:
     [
         (unsigned, "it lacks 1 vote"),
         (by_themselves, "it lacks 1 vote"),
-        (of_a_lower_tier, "is not what was put to the vote"),
+        (of_a_lower_tier, "is not the plan that was voted on"),
     ],
 )
 def test_records_that_are_forged_in_order_must_still_hold_what_authorises(

@@ -98,7 +98,9 @@ def check_left(before: dict[str, tuple[str, str, int]], gate: Gate, *, fresh: bo
         ):
             assert (now.state, done) == (state, cursor), f"{name} went on by itself"
         elif fresh and tier <= "T1":
-            assert now.state in ("verified", "rolled_back") or "waits for the word" in now.note, f"{name} did not go on"
+            assert now.state in ("verified", "rolled_back") or "waits for confirmation" in now.note, (
+                f"{name} did not go on"
+            )
         else:
             assert done == cursor, f"{name} went on by itself"
             assert now.state == "paused" or done == len(now.standing), f"{name} is {now.state}"

@@ -50,7 +50,7 @@ def test_who_may_approve_such_an_act_may_say_what_came_of_it(tmp_path: Path) -> 
     drain, cordon = (put_in_doubt(engine, kind(ids=(node,))) for kind in (cmd.Drain, cmd.Cordon))
     otto, carol = Person(gate, actor(OTTO)), Person(gate, actor(CAROL))
     for who in (otto, Person(gate, actor(DAVE)), Person(gate, actor(FAITH))):
-        with pytest.raises(RefusedError, match=f"you may not say what came of i{drain}"):
+        with pytest.raises(RefusedError, match=f"you may not settle i{drain}"):
             answer(engine, gate, who, drain)
     assert types(gate, engine).count("command.refused") == 3
     answer(engine, gate, otto, cordon)  # T1: an operator's
@@ -92,10 +92,10 @@ def test_a_doubt_takes_as_many_people_as_its_plan(tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match="it is the author"):
         answer(engine, gate, ben, number)
     for _ in range(2):  # who says it twice is one person all the same
-        with pytest.raises(RefusedError, match=r"your word is kept, and .* needs 1 more") as caught:
+        with pytest.raises(RefusedError, match=r"your answer is recorded, and .* needs 1 more") as caught:
             answer(engine, gate, cat, number)
     assert f"muster slurm settle {number} done" in caught.value.remedy
-    with pytest.raises(RefusedError, match="your word is kept"):
+    with pytest.raises(RefusedError, match="your answer is recorded"):
         answer(engine, gate, dan, number, "undone")  # another word agrees with nobody
     assert engine.intents().in_doubt == 1
     answer(engine, gate, dan, number)
@@ -140,7 +140,7 @@ def test_a_token_that_is_for_looking_says_nothing() -> None:
     gate = gate_of(engine)
     number = put_in_doubt(engine, cmd.Cordon(ids=(engine.state.capacity.node_ids[0],)))
     looker = msgspec.structs.replace(Person(gate).actor, deeds=("read",))
-    with pytest.raises(RefusedError, match="token that was shown is not for that"):
+    with pytest.raises(RefusedError, match="token does not allow it"):
         answer(engine, gate, Person(gate, looker), number)
 
 
@@ -154,12 +154,12 @@ def test_what_is_no_person_says_nothing_of_an_act(kind: str) -> None:
     submission = put_in_doubt(engine, cmd.Submit(workloads=(spec,)))
     owner = Person(gate).actor
     for outcome in ("done", "undone", "retry"):
-        with pytest.raises(RefusedError, match="you may not say"):
+        with pytest.raises(RefusedError, match="you may not settle"):
             answer(engine, gate, Person(gate, msgspec.structs.replace(owner, kind=kind)), act, outcome)
         for within in (Scope(tenants=("another",)), Scope(queues=("another",))):
             elsewhere = Person(gate, msgspec.structs.replace(owner, within=within))
             for number in (act, submission):
-                with pytest.raises(RefusedError, match="the token that was shown is for"):
+                with pytest.raises(RefusedError, match="this token covers"):
                     answer(engine, gate, elsewhere, number, outcome)
     assert engine.intents().in_doubt == 2
 
@@ -198,7 +198,7 @@ def test_a_freeze_that_was_set_since_stops_what_would_be_done_again_by_itself() 
     window = {"from_ms": now_ms - 1000, "until_ms": now_ms + 3_600_000}
     gate.policies.freeze(person.actor, FreezeSpec(name="late", tier="T3", **window))
     gate.policies.freeze(person.actor, FreezeSpec(name="gpus", scope=Scope(pools=("gpu",)), **window))
-    assert "freeze gpus holds: it is not done again by itself" in aftermath.frozen(engine, gate, cordon)
+    assert "freeze gpus is in effect: it is not done again automatically" in aftermath.frozen(engine, gate, cordon)
     assert aftermath.frozen(engine, gate, hold) == ""
     gate.policies.thaw(person.actor, "gpus")
     assert aftermath.frozen(engine, gate, cordon) == ""

@@ -146,7 +146,7 @@ def test_where_a_yes_must_say_why_an_empty_one_is_refused(made: Make) -> None:
         msgspec.structs.replace(policy, rules=tuple(msgspec.structs.replace(r, reason=True) for r in policy.rules))
     )
     shown = cell.gate.propose(ANN, HOLD)
-    with refused("a yes must say why"):
+    with refused("an approval needs a reason"):
         cell.gate.approve(BOB, shown.id, shown.digest, "  ")
     assert cell.approve(shown).state == "verified"
 
@@ -294,10 +294,10 @@ def test_who_may_only_look_executes_nothing(made: Make) -> None:
 def test_a_step_waits_for_its_word(made: Make) -> None:
     cell = made(others())
     shown = cell.paused()
-    assert "waits for the word" in shown.note
+    assert "waits for confirmation" in shown.note
     assert cell.gate.resume(BOB, shown.id).state == "paused", "to go on is not to say go"
     assert cell.effects() == {"hold": 1}
-    with refused("you may not say go"):
+    with refused("you may not confirm"):
         cell.gate.confirm(VIC, shown.id, "2")
     assert cell.gate.confirm(BOB, shown.id, "2").state == "verified"
 
@@ -355,7 +355,7 @@ def test_a_plan_that_is_set_back_in_the_database_is_not_done_again(made: Make) -
     set_back = update(PROPOSAL).values(state="approved", cursor=0, executed_ms=0)
     cell.write(set_back)
     cell.gate = gate_of(cell.engine, SOLO, cell.clock)
-    with refused("was done already"):
+    with refused("is already done"):
         cell.gate.execute(ME, shown.id)
     cell.write(set_back.values(note="once more"))
     with refused("the row proposal:1 is not as record"):
@@ -406,7 +406,7 @@ def test_limits_are_looked_at_again_when_it_is_claimed_and_before_each_step(made
         cell.gate.propose(ANN, steps((action, (id_,)))) for action, id_ in (("hold", "w0"), ("cordon", "c0"))
     )
     cell.approve(first)
-    with refused("would exceed what may be done in an hour"):
+    with refused("would exceed the hourly limits"):
         cell.approve(second)
     assert cell.effects() == {"hold": 1}
 
@@ -419,7 +419,7 @@ def test_the_tighter_limits_of_then_and_of_now_hold(made: Make) -> None:
     )
     cell.in_force(others(version=2))
     cell.approve(first)
-    with refused("would exceed what may be done in an hour"):
+    with refused("would exceed the hourly limits"):
         cell.approve(second)
     assert cell.effects() == {"hold": 1}
 
@@ -433,9 +433,9 @@ def test_the_glass_is_broken_by_few_for_one_plan_and_once_until_it_is_reviewed(m
     cell = made(others(approvals=2))
     shown = cell.gate.propose(ANN, HOLD)
     for who in (BOB, VIC):
-        with refused("you may not break the glass"):
+        with refused("you may not use break-glass"):
             cell.gate.break_glass(who, shown.id, shown.digest, WHY)
-    with refused("the digest given is not that"):
+    with refused("the digest given does not match"):
         cell.gate.break_glass(ANN, shown.id, "0" * 64, WHY)
     with refused("needs a reason"):
         cell.gate.break_glass(ANN, shown.id, shown.digest, "help")
@@ -508,7 +508,7 @@ def test_what_cannot_be_a_plan_is_refused_before_it_is_one(made: Make) -> None:
     with refused("exceed its own limits: nodes 1 of at most 0"):
         gate.propose(ME, msgspec.structs.replace(cordon, limits=Limits(nodes=0)))
     unmet = Check(check="node_state", of="c1", op="==", value="cordoned")
-    with refused("must not be done now"):
+    with refused("cannot run now"):
         gate.propose(ME, steps(("cordon", ("c0",)), pre=(unmet,)))
     assert gate.proposals() == ()
 

@@ -195,7 +195,7 @@ def test_a_vote_in_a_freeze_is_kept_and_whoever_gave_it_can_go_on_with_it(of: di
     frozen(of["sue"])
     proposal = of["ann"].propose("hold", ["w0"])
     for told in (
-        "your vote is kept and P-1 is approved, but nothing is done: P-1 is in the freeze",
+        "your vote is recorded and P-1 is approved, but nothing was executed: P-1 is in the freeze",
         "P-1 is in the freeze",
     ):
         with pytest.raises(RefusedError, match=f"^{told}"):

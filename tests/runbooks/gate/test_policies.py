@@ -250,7 +250,7 @@ def test_one_made_for_another_built_in_policy_falls() -> None:
     cell = Cell(TEAM)
     made = cell.policies.propose(OWNER_HERE, PolicyChange(text=text_of(*STAFF)))
     other = Policies(cell.engine, cell.audit, cell.clock, SOLO)
-    with pytest.raises(RefusedError, match="for another policy"):
+    with pytest.raises(RefusedError, match="no longer in force"):
         other.vote(OWNER_HERE, PolicyVote(candidate=made.id, digest=made.digest))
 
 

@@ -331,7 +331,7 @@ def test_a_person_with_two_accounts_and_two_keys_is_one() -> None:
     ann = msgspec.structs.replace(ann, accounts=("unix:71", "unix:72"))
     other = msgspec.structs.replace(vote_of(ann, account="unix:72"), key=key_of("ann", 1).public.fingerprint)
     found = tally(team(ann, DAVE), (vote_of(ann), other), AUTHOR, "", T3)
-    assert (found.counted, found.why_not) == (("person:ann",), ("", "has voted already"))
+    assert (found.counted, found.why_not) == (("person:ann",), ("", "has already voted"))
 
 
 def test_one_key_or_one_unsigned_account_is_one_vote_whatever_it_is_called() -> None:
@@ -602,8 +602,8 @@ def folk(*lines: str) -> bytes:
         (folk("{id: m, scoped: [{roles: [admin], pools: [a]}]}"), "admin"),
         (folk("{id: m, scoped: [{roles: [approver], pools: ['h100-*']}]}"), "pools"),
         (folk("{id: m, accounts: [tcp], roles: [approver]}"), "TCP"),
-        (folk("{id: m, roles: [admin]}"), "fewer than two have a key"),
-        (file(people="people: [{id: m, roles: [approver]}]\n"), "nobody is an admin"),
+        (folk("{id: m, roles: [admin]}"), "fewer than two admins have a key"),
+        (file(people="people: [{id: m, roles: [approver]}]\n"), "no admin"),
         # services, channels, freezes
         (file("services: [{id: bot, roles: [approver]}]\n"), "roles"),
         (file("services: [{id: bot, kind: human}]\n"), "kind"),

@@ -56,7 +56,7 @@ def test_a_token_stands_for_its_person_while_the_policy_names_them() -> None:
 def test_a_token_gives_what_its_holder_has_in_what_it_is_for() -> None:
     policy = team(ALICE, BOB, DAVE, SUE)
     reader = by_token("alice", deeds=("read",))
-    assert "not for that" in may(policy, reader, "submit")
+    assert "does not allow it" in may(policy, reader, "submit")
     part = by_token("alice", within=RESEARCH)
     assert may(policy, part, "submit", scope=RESEARCH) == ""
     assert may(policy, part, "submit", scope=Scope(tenants=("prod",)))
@@ -101,7 +101,7 @@ def test_two_tokens_of_one_person_are_one_vote_and_of_two_are_two() -> None:
         ("services: [{id: ci, roles: [operator]}]", "not for a service"),
         ("services: [{id: ci, roles: [approver, submitter]}]", "not for a service"),
         ("services: [{id: ci, kind: llm, roles: [submitter]}]", "not for a service"),
-        ("services: [{id: ci, scoped: [{roles: [submitter]}]}]", "no part"),
+        ("services: [{id: ci, scoped: [{roles: [submitter]}]}]", "lacks a scope"),
         ("services: [{id: ci, accounts: ['cert:dana']}]", "dana's"),
     ],
 )

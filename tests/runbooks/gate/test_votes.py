@@ -74,10 +74,10 @@ def test_an_approver_who_is_not_the_author_is_enough_for_what_disrupts(
 
 def test_what_is_hard_to_undo_needs_two_and_a_reason(of: dict[str, Member], watched: Watched, cancel: Proposal) -> None:
     assert (cancel.tier, cancel.needs) == ("T3", 2)
-    with pytest.raises(RefusedError, match="must say why"):
+    with pytest.raises(RefusedError, match="needs a reason"):
         of["cat"].yes(cancel, comment="  ")
     assert of["cat"].yes(cancel).state == "awaiting"
-    refused(of["cat"], cancel, "has voted so")
+    refused(of["cat"], cancel, "has already voted so")
     assert watched.executed == []
     assert of["dan"].yes(cancel).state == "verified"
 
@@ -149,9 +149,9 @@ def test_an_unsigned_vote_does_not_count_where_it_must_be_signed(
 
 def test_one_account_with_two_keys_is_not_two_people(of: dict[str, Member], cancel: Proposal) -> None:
     gate = of["ben"].gate
-    refused(Member(gate, "cat", at=account("ben")), cancel, "OS account of the author")
+    refused(Member(gate, "cat", at=account("ben")), cancel, "the author's OS account")
     assert of["cat"].yes(cancel).state == "awaiting"
-    refused(Member(gate, "cat", at=account("dan")), cancel, "has voted so")
+    refused(Member(gate, "cat", at=account("dan")), cancel, "has already voted so")
 
 
 FORGERIES: dict[str, dict[str, Any]] = {
@@ -159,7 +159,7 @@ FORGERIES: dict[str, dict[str, Any]] = {
     "another proposal": {"proposal": "P-99"},
     "another revision": {"revision": 2},
     "another verdict": {"verdict": "reject"},
-    "for breaking the glass": {"kind": "breakglass"},
+    "for break-glass": {"kind": "breakglass"},
     "for a policy": {"kind": "policy"},
     "for being the author": {"kind": "author"},
     "for another cell": {"cell": "0" * 32},
@@ -422,7 +422,7 @@ def test_a_person_out_of_scope_has_no_vote(watched: Watched, clock: Clock) -> No
     scoped = (Grant(roles=("approver",), scope=Scope(queues=("other",))),)
     of = members(team_gate(watched, clock, changed(team(), "cat", roles=(), scoped=scoped)))
     proposal = of["ann"].propose("drain", ["n0"])
-    refused(of["cat"], proposal, "is not an approver for all that this touches")
+    refused(of["cat"], proposal, "is not an approver for everything this touches")
     watched.engine.command(Cancel(ids=("w0", "w1")))
     assert of["dan"].yes(proposal).state in ("verifying", "verified")
 

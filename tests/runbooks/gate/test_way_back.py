@@ -71,7 +71,7 @@ def test_it_is_shown_as_what_it_does_now_with_who_is_hit(clock: Clock) -> None:
     before, keys = watched.engine.state.digest(), effect_keys(watched.engine)
     shown = me.gate.preview(ME, BACK)
     assert (shown.title, shown.tier, shown.covered) == ("Roll back P-1: Set quota of queue q", "T1", True)
-    assert effects(shown)["Above what it may use"] == ("none", "8 GPU")
+    assert effects(shown)["Over limit"] == ("none", "8 GPU")
     assert "q: nominal gpu 16 GPU -> 8 GPU" in "\n".join(shown.steps)
     assert any("runs on above the quota" in line and "(8 GPU)" in line for line in shown.steps), shown.steps
     assert shown.plan.rolls_back == "P-1"
@@ -147,7 +147,7 @@ def test_after_a_day_the_votes_of_then_do_not_cover_it(clock: Clock) -> None:
     me = raised(watched, clock)
     clock.now_ms += 24 * HOUR + 1
     shown = me.gate.preview(ME, BACK)
-    assert (shown.covered, "too long ago" in shown.note) == (False, True)
+    assert (shown.covered, "too old" in shown.note) == (False, True)
     made = me.gate.propose(ME, BACK)
     assert me.approve(made.id, made.digest).state == "verified"
     assert me.gate.proposal("P-1").state == "rolled_back"
@@ -157,7 +157,7 @@ def test_it_wants_a_reason_where_acts_of_its_tier_do(clock: Clock) -> None:
     rules = tuple(msgspec.structs.replace(rule, reason=True) for rule in SOLO.rules)
     watched = Watched(closed_queue())
     me = raised(watched, clock, rules=rules)
-    with pytest.raises(RefusedError, match="say why"):
+    with pytest.raises(RefusedError, match="a reason is required"):
         me.gate.rollback(ME, "P-1", "  ")
     assert me.gate.rollback(ME, "P-1", "not wanted").state == "rolled_back"
 
@@ -180,7 +180,7 @@ def test_what_is_as_it_was_already_is_said(clock: Clock) -> None:
     me = raised(watched, clock)
     former = msgspec.structs.replace(watched.engine.queue("q").spec, nominal={"gpu_milli": 8000})
     watched.engine.command(ChangeQueue(queue=former, over="keep"))
-    with pytest.raises(RefusedError, match="as it was before"):
+    with pytest.raises(RefusedError, match="is already back"):
         me.gate.preview(ME, BACK)
 
 

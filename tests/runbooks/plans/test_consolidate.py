@@ -63,7 +63,7 @@ def test_it_shows_who_moves_where_at_what_loss_and_what_starts(engine: Engine, g
     assert effects["Moved"] == ("none", "1 workload")
     assert effects["Work lost, if now"] == ("none", "0.3 GPU-h")
     assert effects["GPU fragmentation"] == ("33.3%", "0.0%")
-    assert effects["Starts because of it"] == ("none", "big")
+    assert effects["Starts as a result"] == ("none", "big")
     assert engine.state.digest() == before
 
 

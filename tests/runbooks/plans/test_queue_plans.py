@@ -44,7 +44,7 @@ NO_BORROWING: dict[str, Any] = {"nominal": {"gpu_milli": 8000}, "borrowing_limit
 
 
 def test_a_smaller_quota_is_refused_by_the_names_of_what_would_have_to_go(over_shared: Person, shared: Watched) -> None:
-    with pytest.raises(RefusedError, match=r"8 GPU more than it may; would have to go: 'a1'"):
+    with pytest.raises(RefusedError, match=r"8 GPU over its limit; work to stop: 'a1'"):
         over_shared.propose("set_quota", ["a"], queue=change(shared, "a", **NO_BORROWING))
 
 
@@ -76,7 +76,7 @@ def test_eviction_names_who_goes_and_what_it_costs_before_it_happens(over_shared
 def test_a_kept_excess_runs_out_and_is_told(over_shared: Person, shared: Watched) -> None:
     proposal = over_shared.propose("set_quota", ["a"], queue=change(shared, "a", "keep", **NO_BORROWING))
     assert proposal.tier == "T1"
-    assert effects(proposal)["Above what it may use"] == ("none", "8 GPU")
+    assert effects(proposal)["Over limit"] == ("none", "8 GPU")
     over_shared.approve(proposal.id, proposal.digest)
     assert shared.state_of("a1") == "running"
 
@@ -93,9 +93,9 @@ def test_a_change_of_a_queue_that_was_changed_meanwhile_is_stale(over_shared: Pe
     first, second = change(shared, "a", weight=3), change(shared, "a", weight=5)
     late = over_shared.propose("set_quota", ["a"], queue=second)
     shared.engine.command(ChangeQueue(queue=first.to))
-    with pytest.raises(RefusedError, match="stale, nothing was done: a was changed meanwhile: weight 1 -> 3"):
+    with pytest.raises(RefusedError, match="stale, nothing was done: a has changed: weight 1 -> 3"):
         over_shared.approve(late.id, late.digest)
-    with pytest.raises(RefusedError, match="a was changed meanwhile: weight 1 -> 3"):
+    with pytest.raises(RefusedError, match="a has changed: weight 1 -> 3"):
         over_shared.propose("set_quota", ["a"], queue=second)
     assert shared.executed == []
 
@@ -110,12 +110,12 @@ def test_a_change_of_another_queue_does_not_make_it_stale(over_shared: Person, s
 def test_another_victim_makes_an_eviction_stale(over_shared: Person, shared: Watched) -> None:
     proposal = over_shared.propose("set_quota", ["a"], queue=change(shared, "a", "evict", **NO_BORROWING))
     shared.engine.command(Suspend(ids=("a1",)))
-    with pytest.raises(RefusedError, match="work now that was not shown: a2"):
+    with pytest.raises(RefusedError, match="work that was not shown: a2"):
         over_shared.approve(proposal.id, proposal.digest)
 
 
 def test_a_change_that_changes_nothing_is_refused(over_shared: Person, shared: Watched) -> None:
-    with pytest.raises(RefusedError, match="exactly that"):
+    with pytest.raises(RefusedError, match="already has that"):
         over_shared.propose("set_quota", ["a"], queue=change(shared, "a"))
 
 
@@ -141,7 +141,7 @@ def test_a_cohort_is_drained_with_all_below_it_counted_once(over_shared: Person)
 def test_work_that_started_meanwhile_makes_a_drain_of_its_queue_stale(over_shared: Person, shared: Watched) -> None:
     proposal = over_shared.propose("drain_queue", ["a"])
     shared.engine.command(Cancel(ids=("b0",)))
-    with pytest.raises(RefusedError, match="work now that was not shown: a2"):
+    with pytest.raises(RefusedError, match="work that was not shown: a2"):
         over_shared.approve(proposal.id, proposal.digest)
 
 
@@ -152,7 +152,7 @@ def test_a_held_queue_starts_nothing_until_it_is_opened(over_shared: Person, sha
     shared.engine.command(Cancel(ids=("b0",)))
     assert shared.state_of("a2") == "queued"
     reopen = over_shared.propose("open_queue", ["a"])
-    assert effects(reopen)["Starts because of it"] == ("none", "a2")
+    assert effects(reopen)["Starts as a result"] == ("none", "a2")
     over_shared.approve(reopen.id, reopen.digest)
     assert shared.state_of("a2") == "running"
     with pytest.raises(RefusedError, match="a is open"):

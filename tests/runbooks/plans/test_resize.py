@@ -35,7 +35,7 @@ def test_a_plan_shows_before_and_after_and_what_starts_because_of_it(engine: Eng
     assert proposal.steps == ("resize waits (queued, 4 CPU) from 4 CPU to 1 CPU",)
     assert proposal.inverse == "Resize waits back to 4 CPU"
     assert proposal.tier == "T1"
-    assert ("Starts because of it", "waits") in [(effect.label, effect.after) for effect in proposal.effects]
+    assert ("Starts as a result", "waits") in [(effect.label, effect.after) for effect in proposal.effects]
     outcome = gate.approve(proposal.id, proposal.digest)
     assert outcome.changed == ("waits",)
     assert outcome.verified == ("verified: waits is running and asks for main: 1 CPU",)
@@ -51,7 +51,7 @@ def test_what_runs_is_riskier_and_its_loss_is_shown(engine: Engine) -> None:
 
 
 def test_what_asks_for_that_already_is_refused(engine: Engine) -> None:
-    with pytest.raises(RefusedError, match="asks for exactly that"):
+    with pytest.raises(RefusedError, match="already asks for that"):
         propose(Person(gate_of(engine)), "waits", cpu_milli=4000)
 
 

@@ -31,13 +31,13 @@ def test_the_size_of_a_pool_is_shown_and_then_set() -> None:
     scaling = engine.state.capacity.pools[0].scaling
     assert scaling is not None
     assert (scaling.least, scaling.headroom, scaling.most) == (3, 1, 20)
-    assert outcome.verified == ("verified: p has another setting",)
+    assert outcome.verified == ("verified: p has the new setting",)
 
 
 def test_a_fixed_pool_is_made_to_grow() -> None:
     engine = started(cell(1, fixed=1))
     gate, proposal = asked(engine, "set_scaling", "fixed", most=4)
-    assert proposal.steps == ("set-scaling fixed: does not grow by itself -> most 4",)
+    assert proposal.steps == ("set-scaling fixed: is not autoscaled -> most 4",)
     gate.approve(proposal.id, proposal.digest)
     assert engine.scaling().pools[1].scaling is not None
 
@@ -72,7 +72,7 @@ def test_what_was_changed_meanwhile_is_not_overwritten() -> None:
     engine = started(cell(1))
     gate, proposal = asked(engine, "set_scaling", "p", least=3)
     engine.command(SetScaling(pool="p", most=9))
-    with pytest.raises(RefusedError, match="changed meanwhile"):
+    with pytest.raises(RefusedError, match="has changed"):
         gate.approve(proposal.id, proposal.digest)
 
 
@@ -80,15 +80,15 @@ def test_what_was_changed_meanwhile_is_not_overwritten() -> None:
     ("action", "target", "change", "error", "said"),
     [
         ("set_scaling", "nowhere", {"least": 1}, NotFoundError, "no such pool: nowhere"),
-        ("set_scaling", "p", {"least": 0}, RefusedError, "has exactly that"),
+        ("set_scaling", "p", {"least": 0}, RefusedError, "already has that"),
         ("set_scaling", "p", {"least": 30}, SpecError, "more than most"),
         ("set_scaling", "fixed", {"least": 1}, SpecError, "most"),
         ("set_targets", "fixed", {"targets": ((0, 1),)}, RefusedError, "fixed is fixed"),
-        ("set_targets", "p", {"targets": ((0, 21),)}, SpecError, "more than the pool may have"),
-        ("set_targets", "p", {}, RefusedError, "has exactly that"),
+        ("set_targets", "p", {"targets": ((0, 21),)}, SpecError, "above the pool's maximum"),
+        ("set_targets", "p", {}, RefusedError, "already has that"),
         ("set_autoscaling", "p", {"preset": "ca"}, SpecError, "not autoscaler"),
         ("set_autoscaling", "autoscaler", {"preset": "fast"}, SpecError, "no 'fast'"),
-        ("set_autoscaling", "autoscaler", {"settings": {"enabled": True}}, RefusedError, "has exactly that"),
+        ("set_autoscaling", "autoscaler", {"settings": {"enabled": True}}, RefusedError, "already has that"),
         ("set_autoscaling", "autoscaler", {"settings": {"order_timeout_ms": 1000}}, SpecError, "pool 'p'.*over and"),
     ],
 )

@@ -160,7 +160,7 @@ def queue_wait_over_slo(night: Night) -> None:
     night.engine.advance(night.engine.now_ms + HOUR)
     made = night.try_("queue-wait-over-slo", queue="research", pool="gpu", gpus="8", slo="30m")
     found = effects(made)
-    assert (found["Waiting"], found["Starts because of it"]) == (("1", "0"), ("none", "c"))
+    assert (found["Waiting"], found["Starts as a result"]) == (("1", "0"), ("none", "c"))
     assert made.proposal is not None
     assert made.proposal.plan.steps[0].rollback[0].queue is not None
     assert night.try_("queue-wait-over-slo", queue="research", pool="gpu", gpus="400").proposal is None
@@ -185,7 +185,7 @@ def stuck_gang(night: Night) -> None:
     night.engine.advance(night.engine.now_ms + 2 * HOUR)
     made = night.try_("stuck-gang", gang="gang", silent_for="1h")
     assert effects(made)["Requeued"] == ("none", "1 workload")
-    assert made.rollback == ("restart: cannot be taken back",)
+    assert made.rollback == ("restart: cannot be rolled back",)
 
 
 def fragmented_gang(night: Night) -> None:
@@ -201,7 +201,7 @@ def fragmented_gang(night: Night) -> None:
     night.work("gang", count=4)
     assert engine.workload("gang").reasons[0].token == "Fragmented"
     made = night.try_("fragmented-gang", gang="gang")
-    assert effects(made)["Starts because of it"] == ("none", "gang")
+    assert effects(made)["Starts as a result"] == ("none", "gang")
     assert made.proposal is not None
     assert set(made.proposal.plan.steps[0].act.targets) <= {f"small{i}" for i in range(6)}
 
@@ -231,7 +231,7 @@ def quota_rebalance(night: Night) -> None:
     made = night.try_(
         "quota-rebalance", donor="prod", donor_gpus="24", receiver="research", receiver_gpus="24"
     )  # fmt: skip
-    assert effects(made)["Starts because of it"] == ("none", "c")
+    assert effects(made)["Starts as a result"] == ("none", "c")
     assert made.proposal is not None
     assert made.proposal.tier == "T1"
     # What the donor uses is not taken from it.
@@ -240,7 +240,7 @@ def quota_rebalance(night: Night) -> None:
         "quota-rebalance", donor="prod", donor_gpus="8", receiver="research", receiver_gpus="40"
     )  # fmt: skip
     assert made.proposal is None
-    assert "would have to go: 'p'" in made.refused
+    assert "work to stop: 'p'" in made.refused
 
 
 def zone_loss(night: Night) -> None:
@@ -273,7 +273,7 @@ def stale_reservation(night: Night) -> None:
     night.engine.command(Reserve(reservation=spec))
     night.work("big", count=6)
     made = night.try_("stale-reservation", reservation="demo")
-    assert effects(made)["Starts because of it"] == ("none", "big")
+    assert effects(made)["Starts as a result"] == ("none", "big")
     assert made.proposal is not None
     assert made.proposal.plan.steps[0].rollback[0].reservation == spec
 
@@ -317,7 +317,7 @@ def hand_back_nodes(night: Night) -> None:
     night.work("big", count=6)
     made = night.try_("hand-back-nodes", nodes="g0,g1")
     found = effects(made)
-    assert (found["Nodes taking work"], found["Starts because of it"]) == (("8", "10"), ("none", "big"))
+    assert (found["Nodes taking work"], found["Starts as a result"]) == (("8", "10"), ("none", "big"))
     assert not night.try_("hand-back-nodes", nodes="g0,g2").applies, "g2 was never out"
 
 

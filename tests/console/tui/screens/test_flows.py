@@ -122,7 +122,7 @@ async def test_a_suggestion_is_proposed_approved_executed_and_verified_in_three_
             dialog = await decide(pilot, "U")
             shown_now = on_screen(pilot)
             assert "Roll back P-1: Set quota" in shown_now
-            assert "Above what it may use" in shown_now, "the plan itself said that nothing that runs is touched"
+            assert "Over limit" in shown_now, "the plan itself said that nothing that runs is touched"
             assert "runs on above the quota" in shown_now
             dialog._input.value = "robotics begins today"
             await press(pilot, "enter", "y")

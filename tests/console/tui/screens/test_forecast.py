@@ -52,7 +52,7 @@ def test_a_forecast_comes_from_the_hours_that_are_over(loop: EngineLoop) -> None
     assert [hour.at_ms for hour in view.hours] == [(60 + i) * HOUR_MS for i in range(6)]
     assert all(hour.p10 <= hour.p50 <= hour.p90 for hour in view.hours)
     assert view.basis != "models"
-    assert "60 hours are known" in view.notes[0]
+    assert "60 hours of history" in view.notes[0]
     telemetry.add([Sample("demand_gpu", "queue", "a", 60 * HOUR_MS + 1, 9e6)])
     assert forecasts.answer(ForecastRequest(subject="queue:a", hours=6)).hours == view.hours, "the hour is not over"
 
@@ -63,7 +63,7 @@ def test_gaps_are_counted_and_three_hours_are_too_short(loop: EngineLoop) -> Non
     pass_to(loop, 6)
     view = Forecasts(loop, telemetry).answer(ForecastRequest())
     assert (view.known_hours, view.missing_hours, view.basis) == (3, 2, "too short")
-    assert "the range seen is all" in view.notes[0]
+    assert "only the measured range" in view.notes[0]
 
 
 def test_an_hour_that_others_measured_in_part_is_not_taken_for_whole(loop: EngineLoop) -> None:

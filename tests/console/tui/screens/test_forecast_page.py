@@ -68,8 +68,8 @@ def test_before_the_forecast_the_past_is_drawn() -> None:
     assert "making the forecast, 3 s, esc stops" in section.note
     assert "─" in text([section])
     assert "░" not in text([section])
-    [section] = chart(known(past=()), None, Wait(problem="nothing has been measured of pool h100"), 80, 9)
-    assert "nothing has been measured of pool h100" in text([section])
+    [section] = chart(known(past=()), None, Wait(problem="no measurements yet of pool h100"), 80, 9)
+    assert "no measurements yet of pool h100" in text([section])
 
 
 def test_it_says_when_the_forecast_rises_above_what_there_is_and_what_to_do() -> None:
@@ -177,11 +177,11 @@ async def test_escape_stops_waiting_and_r_asks_again() -> None:
 async def test_what_was_never_measured_is_said_on_the_page() -> None:
     class Nothing(FakeClient):
         def forecast(self, request: ForecastRequest) -> Forecast:
-            raise NotFoundError("nothing has been measured of the cell", "`muster history show` lists what there is")
+            raise NotFoundError("no measurements yet of the cell", "`muster history show` lists what there is")
 
     async with console(Nothing(), size=(100, 40)) as pilot:
         await press(pilot, "colon")
         await write(pilot, "forecast")
         await press(pilot, "enter")
-        await until(pilot, lambda: "nothing has been measured of the cell" in shown(pilot))
+        await until(pilot, lambda: "no measurements yet of the cell" in shown(pilot))
         assert "queue batch" in shown(pilot), "another can be chosen"

@@ -85,7 +85,7 @@ async def test_earlier_output_comes_when_it_is_scrolled_to() -> None:
         view = here(pilot).query_one(LogView)
         assert view.lines[-1] == f"line {2 * FIRST // 13 - 1:07}"
         assert int(first[5:]) - int(view.lines[0][5:]) == view.lines.index(first)
-        assert view.lines == sorted(view.lines), "nothing is missing where the parts meet, nothing is there twice"
+        assert view.lines == sorted(view.lines), "nothing is missing where the parts meet, nothing appears twice"
         assert len(set(view.lines)) == len(view.lines)
         assert view.lines[view.scroll_offset.y] == first, "what was read stays where it was"
 
@@ -108,7 +108,7 @@ async def test_a_cell_without_real_work_says_so() -> None:
         await press(pilot, "3", "l")
         await until(pilot, lambda: isinstance(here(pilot), OutputPane))
         view = here(pilot).query_one(LogView)
-        await until(pilot, lambda: "nothing runs for real in this cell" in view.render_line(0).text)
+        await until(pilot, lambda: "this cell runs no real work" in view.render_line(0).text)
 
 
 @pytest.mark.thorough

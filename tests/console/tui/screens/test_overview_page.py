@@ -138,11 +138,11 @@ def test_money_and_burn_are_brief() -> None:
 
 def test_what_is_slow_or_refused_is_left_out() -> None:
     client = FakeClient()
-    client.forecast = lambda request: (_ for _ in ()).throw(RefusedError("nothing has been measured"))  # type: ignore[method-assign]
+    client.forecast = lambda request: (_ for _ in ()).throw(RefusedError("no measurements yet"))  # type: ignore[method-assign]
     found = beside(client, 6)
-    assert (found.forecast, found.why_not, len(found.advice)) == (None, "nothing has been measured", 3)
+    assert (found.forecast, found.why_not, len(found.advice)) == (None, "no measurements yet", 3)
     _, right = overview_columns(glance(client), 60, 40, found)
-    assert texts([named(right, "Ahead")]) == ["nothing has been measured"]
+    assert texts([named(right, "Ahead")]) == ["no measurements yet"]
 
 
 def test_the_forecast_says_when_nodes_would_have_to_be_ordered() -> None:

@@ -118,7 +118,7 @@ def waiting(**fields: object) -> WorkloadDetail:
 def test_the_least_time_of_a_start_is_told_as_a_bound_with_what_it_assumes() -> None:
     page = words(workload_columns(waiting(), 60)[0])
     at = page.index("not before in 2h 10m, 2026-03-01 14:10:00 UTC")
-    assert page[at + 1].strip() == "that early only if nobody else takes the room"
+    assert page[at + 1].strip() == "only if nothing else takes the room"
     assert not any("earliest" in each for each in page)
 
 

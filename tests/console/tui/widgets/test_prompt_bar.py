@@ -125,7 +125,7 @@ async def test_earlier_lines_are_found_by_what_is_typed_also_by_the_next_console
     ("typed", "says"),
     [
         ("wrokloads", "^^^^^^^^^ there is no command 'wrokloads'. Did you mean :workloads?"),
-        ("help now", "^^^ :help takes nothing behind it"),
+        ("help now", "^^^ :help takes no arguments"),
         ("set-quota research/train --weight x", " " * 30 + "    ^ "),
         ("theme dakr", " " * 6 + "^^^^ there is no theme 'dakr'"),
     ],
