@@ -196,8 +196,8 @@ class AgentTools:
         if found is None:
             raise SpecError("action", f"there is no action {action[:60]!a}", "Ask for `actions`")
         if found.not_for_models:
-            raise RefusedError(f"an agent proposes no {found.shell}: {found.not_for_models}", "Ask a person to")
-        request = wanted(self._client, found.shell, parse(found.shell, line), reason)
+            raise RefusedError(f"an agent proposes no {found.word}: {found.not_for_models}", "Ask a person to")
+        request = wanted(self._client, found.word, parse(found.word, line), reason)
         return self._client.propose(msgspec.structs.replace(request, source=Source(kind="agent", id=self._name)))
 
 

@@ -38,6 +38,10 @@ CALLERS = {
     "runbooks/actions/target_readings.py": "a fork",
     "runbooks/drafts/solver.py": "a fork",
     "console/evals/scores.py": "a fork",
+    "console/cli/demo_past.py": "the demo's own past, before anybody can connect to its engine",
+    "console/cli/main.py": "commands of the shell's parser, not of an engine",
+    "console/cli/reference.py": "commands of the shell's parser, not of an engine",
+    "console/forms/shell_parser.py": "commands of the shell's parser, not of an engine",
     "console/evals/incident_replay.py": "a scripted incident's own engine, in memory",
 }
 MAKERS = {

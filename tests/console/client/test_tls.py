@@ -78,7 +78,7 @@ def test_a_client_that_trusts_the_authority_is_served(
         distrusts.close()
         monkeypatch.setenv("SSL_CERT_FILE", os.fspath(tls.certificate))
         client = RemoteClient(where)
-        with pytest.raises(RefusedError, match="who asks"):
+        with pytest.raises(RefusedError, match="no credentials"):
             client.health()
         client.close()
         with httpx.Client(verify=ssl.create_default_context(), trust_env=False) as http:

@@ -155,7 +155,7 @@ def test_a_file_channel_goes_through_no_link(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="symbolic"):
         send(message, f"file:{tmp_path / 'told'}")
     assert (tmp_path / "secret").read_text() == "precious\n"
-    with pytest.raises(LookupError, match="no channel"):
+    with pytest.raises(LookupError, match="no longer has channel"):
         send(message, "")
 
 

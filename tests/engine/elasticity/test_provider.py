@@ -182,7 +182,7 @@ def test_nodes_that_boot_can_only_be_waited_for_or_removed(command: type) -> Non
     engine = elastic(pool("a"))
     order(engine, 1)
     engine.advance(10 * SECOND)
-    with pytest.raises(RefusedError, match="'a-0-1' boots"):
+    with pytest.raises(RefusedError, match="'a-0-1' is booting"):
         engine.command(command(ids=("a-0-1",)))
     engine.command(RemoveNodes(ids=("a-0-1",)))
     engine.advance(20 * MINUTE)

@@ -75,7 +75,7 @@ def test_protected_work_is_refused_by_name() -> None:
 def test_it_counts_against_what_a_queue_may_be_disrupted() -> None:
     engine = cell(disruptions=1)
     engine.command(submit(*(workload(f"b{i}", gpu=1000, queue="b", run=10 * MINUTE) for i in range(3))))
-    with pytest.raises(RefusedError, match="'b' may be disrupted 1 times more"):
+    with pytest.raises(RefusedError, match="'b' may be disrupted 1 more times"):
         engine.command(cmd.Preempt(ids=("b0", "b1")))
     engine.command(cmd.Preempt(ids=("b0",)))
     with pytest.raises(RefusedError, match="'b' may be disrupted 0 times more"):

@@ -410,7 +410,7 @@ def test_each_workload_waits_for_approval_when_a_budget_asks_for_it() -> None:
     assert started(engine) == {"two"}
     engine.command(cmd.Requeue(ids=("two",)))
     assert engine.state.workloads.attempts[1] == 2, "it stays approved"
-    assert "approves" in engine.workload("one").reasons[0].unblock
+    assert "is approved" in engine.workload("one").reasons[0].unblock
     check_state(engine.state)
 
 

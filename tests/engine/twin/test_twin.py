@@ -328,7 +328,7 @@ def test_a_cancelled_run_is_gone_with_all_its_processes_and_makes_room(twins: Tw
     run, worker, rehearsals = working(twins, LONG)
     for _ in range(MAX_AT_ONCE - 1):
         twins.start(LONG)
-    with pytest.raises(RefusedError, match="under way"):
+    with pytest.raises(RefusedError, match="in progress"):
         twins.start(LONG)
     assert twins.cancel(run).state == "cancelled"
     assert not alive(worker.pid)

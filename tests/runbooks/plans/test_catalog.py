@@ -267,7 +267,7 @@ def test_making_others_give_way_raises_the_tier(action: str) -> None:
         (plan("set_policy", "easy"), "Set policy to easy"),
         (plan("set_quota", "q", queue=LESS), "Set quota of queue q"),
         (plan("drain_queue", "q", "p"), "Drain 2 queues"),
-        (plan("unreserve", "r"), "Take back reservation r"),
+        (plan("unreserve", "r"), "Remove reservation r"),
         (plan("preempt", "a", "b"), "Preempt 2 workloads"),
         (plan("move", "a", to="q"), "Move workload a to queue q"),
         (plan("set_priority", "a", "b", to="high"), "Set the priority of 2 workloads to high"),
@@ -277,7 +277,7 @@ def test_making_others_give_way_raises_the_tier(action: str) -> None:
             "Try order fair on 2 queues for 1h 30m",
         ),
         (plan("canary", "cell", canary=Canary(policy="fcfs", window_ms=60_000)), "Try policy fcfs for 1m"),
-        (plan("notify", "ops", "dev", note=Note(text="x")), "Tell ops, dev"),
+        (plan("notify", "ops", "dev", note=Note(text="x")), "Notify ops, dev"),
         (plan("open_review", "P-3", note=Note(text="x")), "Open a review of P-3"),
     ],
 )

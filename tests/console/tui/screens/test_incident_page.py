@@ -111,7 +111,7 @@ async def test_a_draft_of_it_is_shown_with_its_effect_and_proposed(made: Cell) -
         assert "pick what is meant:" in on_screen(pilot)
         assert "16 of 32" in on_screen(pilot)
         await press(pilot, "A")
-        await until(pilot, lambda: "P-1 is put to the vote" in notes(pilot))
+        await until(pilot, lambda: "P-1 is open for votes" in notes(pilot))
     told = made.base.incident("I-1")
     assert told.proposals == ("P-1",)
     assert "I-1" in {piece.id for piece in made.base.proposal("P-1").plan.evidence}

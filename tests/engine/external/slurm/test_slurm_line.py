@@ -366,7 +366,7 @@ def test_a_submission_without_an_id_is_not_called_refused() -> None:
 
 @pytest.mark.parametrize("user", ["a b", "x\r\nX-Other: y", "ü", "x" * 300])
 def test_a_user_that_would_break_a_header_is_refused(user: str) -> None:
-    with pytest.raises(SpecError, match="no name of a user"):
+    with pytest.raises(SpecError, match="not a user name"):
         SlurmConnection("http://127.0.0.1:1", user)
 
 
