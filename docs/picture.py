@@ -29,9 +29,6 @@ STILLS: tuple[tuple[str, Keys, str, Keys], ...] = (
     ("console", ("1",), "nodes ready", ()),
     ("pictures/incident", ("g", "I", "enter"), "What changed before", ()),
     ("pictures/why", (":", *"why nlp-0733", "enter"), "tried on a fork", ()),
-    ("pictures/suggestion", ("7", ":", *"suggestion R-3we6s", "enter"), "uncordon h100", ()),
-    ("pictures/plan", ("A",), "Enter means no", ("G",)),
-    ("pictures/verified", ("y",), "verified", ()),
 )
 """Picture, keys that lead there, what must be on the screen, keys behind that. In the order of the walk."""
 

@@ -254,7 +254,7 @@ async def test_a_freeze_is_set_and_ended_from_the_console() -> None:
                 pilot, lambda: here(pilot, PolicyPane) and "none: plans may run at any time" in on_screen(pilot)
             )
             pilot.app.steering.run("freeze launch --for 2h --tier T2 --reason 'no drains'")  # type: ignore[attr-defined]
-            await until(pilot, lambda: "1 freeze holds now" in line(pilot, "title"))
+            await until(pilot, lambda: "1 freeze in effect" in line(pilot, "title"))
             assert made.base.freezes()[0].spec.tier == "T2"
             await decide(pilot, "T")
             await press(pilot, "y")

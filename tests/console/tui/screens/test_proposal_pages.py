@@ -255,7 +255,7 @@ async def test_what_changed_since_stops_it_and_is_shown_in_three_columns(keyed: 
             await press(pilot, "V")
             await read_to_the_end(pilot)
             await press(pilot, "y")
-            await until(pilot, lambda: "P-2 is open for votes" in notes(pilot))
+            await until(pilot, lambda: "P-2 is proposed" in notes(pilot))
 
 
 @pytest.mark.thorough
@@ -344,7 +344,7 @@ async def test_a_new_revision_must_be_read_anew_and_the_old_digest_is_no_yes() -
         page(pilot).reload()
         await until(pilot, lambda: not page(pilot).seen_to_the_end)
         await press(pilot, "A")
-        await until(pilot, lambda: "have not seen the end yet" in notes(pilot))
+        await until(pilot, lambda: "have not seen the end of the plan yet" in notes(pilot))
         await press(pilot, "G")
         dialog = await decide(pilot, "A")
         assert dialog._digest != old.digest
@@ -409,9 +409,9 @@ async def test_a_step_that_waits_for_a_word_gets_it() -> None:
     client = FakeClient(20)
     made = client.stage(1, state="paused", standing=(halfway()[0], proposal().standing[1]))
     async with shown(client, "proposal P-1", size=(120, 60)) as pilot:
-        await until(pilot, lambda: "C say go" in line(pilot, "footer"))
+        await until(pilot, lambda: "C confirm" in line(pilot, "footer"))
         await decide(pilot, "C")
-        assert "Do step drain" in on_screen(pilot)
+        assert "onfirm step drain" in on_screen(pilot)
         await type_digest(pilot, made)
         await until(pilot, lambda: client.deeds == [("confirm", "P-1")])
 
