@@ -247,6 +247,8 @@ class PlainLines(Widget):
     """
 
     def render_lines(self, crop: Region) -> list[Strip]:
+        if self.parent is None:  # taken off its page between the layout and this frame: a bar cannot be drawn
+            return [Strip.blank(crop.width)] * crop.height
         filters = [each for each in self.get_line_filters() if not isinstance(each, ANSIToTruecolor)]
         return [self._plain_line(y, filters).crop(crop.x, crop.right) for y in crop.line_range]
 

@@ -307,7 +307,7 @@ def test_a_yes_to_one_plan_is_none_to_another(lab: ShellTeam, capsys: Capture) -
     one, other = lab.propose("ann", "suspend", "r2"), lab.propose("ann", "suspend", "r3")
     for digest in (one.digest, one.digest[:6], "", other.digest[:5], f"{other.digest[:6]}zz", "[0-9a-f]*"):
         words = ("proposal", "approve", other.id, "--digest", digest)
-        says = "nobody can be asked" if not digest else "does not match the digest"
+        says = "no terminal to ask on" if not digest else "does not match the digest"
         refused(lab, capsys, words, "cat", 4, says)
 
 
@@ -490,7 +490,7 @@ def test_the_glass_breaks_for_few_with_a_reason_and_once(lab: ShellTeam, capsys:
     [review] = lab.base.reviews()
     close = ("proposal", "close-review", str(review.id), "--comment", "it did burn, and this was right")
     assert lab.run(close, "sue") == 4
-    one_clear_line(capsys.readouterr().err, "yourself")
+    one_clear_line(capsys.readouterr().err, "your own action")
     assert lab.run(close, "cat") == 0
     assert lab.run(broken(two, "the rack burns still"), "sue") == 0
 

@@ -193,7 +193,7 @@ async def test_reports_reach_back_as_far_as_was_said() -> None:
         await until(pilot, lambda: "What waits" in on_screen(pilot))
         assert client.asked == [DraftAsk(task="handover", since_ms=NOW_MS - 4 * 3_600_000)]
         with pytest.raises(SpecError, match="duration"):
-            pilot.app.steering.run("incident soon")  # type: ignore[attr-defined]
+            pilot.app.steering.run("summary soon")  # type: ignore[attr-defined]
 
 
 @pytest.mark.thorough

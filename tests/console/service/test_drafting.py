@@ -290,7 +290,7 @@ def test_when_the_engine_stops_a_call_is_ended_and_settled(server: ModelServer) 
             service.close()
             waits.join(PATIENCE_S)
             assert not waits.is_alive()
-            with pytest.raises(RefusedError, match="stops"):
+            with pytest.raises(RefusedError, match="is stopping"):
                 service.begin(ME, DraftAsk(question="more"))
         [(_, call)] = records(loop, "llm.")
         assert call["outcome"] == "cancelled"

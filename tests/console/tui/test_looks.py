@@ -43,7 +43,7 @@ async def test_t_goes_through_the_themes_and_a_wrong_name_is_told() -> None:
     async with console(FakeClient(20)) as pilot:
         seen = []
         for _ in THEMES:
-            await press(pilot, "t")
+            await press(pilot, "ctrl+t")
             seen.append(pilot.app.theme)
         assert sorted(seen) == sorted(theme.name for theme in THEMES)
         assert seen[-1] == "muster-dark", "the first comes last"

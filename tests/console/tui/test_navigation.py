@@ -267,7 +267,7 @@ async def test_bookmarks_are_kept_listed_gone_to_and_taken_away(tmp_path: Path) 
             for each in (
                 ("bookmark a = wizardry", "there is no command"), ("bookmark a = cancel wl-1", "is not a page"),
                 ("bookmark a =", "no line after"),
-                ("bookmark a b", "is no name"), ("forget nothing", "no bookmark"),
+                ("bookmark a b", "is not a bookmark name"), ("forget nothing", "no bookmark"),
             )
         ),
     ],

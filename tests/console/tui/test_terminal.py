@@ -254,7 +254,9 @@ def test_the_console_after_a_killed_one_is_where_that_was(lab: dict[str, str]) -
         wait_for(noted, lambda places: '"nodes"' in places, "note of the page")
         kill_the_console(terminal.pid)
         TextOf(terminal).until("left with 137")
-    with console_in(lab) as terminal:
+    with console_in(lab, *in_a_shell(f"{MUSTER} --demo --quiet-day")) as terminal:
+        terminal.shows("The first line")
+        terminal.press("Escape")  # the card, which the killed console could not note as read
         terminal.shows("RACK")
         terminal.shows("ready")
         at_overview(terminal)

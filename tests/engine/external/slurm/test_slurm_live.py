@@ -87,7 +87,7 @@ def test_what_was_asked_for_is_what_is_read_and_the_same_in_both_releases(
     _READ[cluster.release] = {name: msgspec.structs.replace(job, **DIFFERS) for name, job in read.items()}
     if len(_READ) == len(RELEASES):
         for name in WISHES:
-            early, later = (msgspec.structs.replace(_READ[release][name], stdout="") for release in RELEASES)
+            early, later = (msgspec.structs.replace(_READ[release][name], stdout="", stderr="") for release in RELEASES)
             assert early == later, name
 
 
