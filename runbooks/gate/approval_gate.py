@@ -627,7 +627,7 @@ def source_of(actor: Actor, request: Request, runbook: RunbookRef | None) -> Sou
     """The source of a plan. A request may claim that a machine or an agent drafted it. It cannot make a machine's plan
     a person's, a model's plan a rule's, or anything an approved runbook."""
     said = request.source
-    claims = ("model",) if actor.kind == "llm" else ("suggestion", "rule", "model")
+    claims: tuple[str, ...] = ("model",) if actor.kind == "llm" else ("suggestion", "rule", "model")
     claims += ("agent",) if actor.kind == "human" else ()
     if said is not None and said.kind in claims:
         return said
