@@ -117,6 +117,7 @@ from recommender.history.metrics import (
 from runbooks.actions.catalogue import CATALOG
 from runbooks.drafts.typed_draft import DraftAsk, Drafter, DraftRun, ModelStanding
 from runbooks.gate.approval_policy import Caller, Candidate, PolicyChange, PolicyCheck, PolicyView, PolicyVote, Verdict
+from runbooks.gate.incidents import number_of
 from runbooks.gate.run_limits import Freeze, FreezeSpec
 from runbooks.plans.identity import Signed
 from runbooks.plans.incidents import Incident, IncidentChange, NewIncident
@@ -1209,7 +1210,7 @@ class FakeClient(Client):
         return tuple(each for each in every if not states or each.state in states)
 
     def incident(self, incident_id: str) -> Incident:
-        return fake_incidents.incident(self.now_ms, self._text, int(incident_id.removeprefix("I-")))
+        return fake_incidents.incident(self.now_ms, self._text, number_of(incident_id))
 
     def incident_changes(self, incident_id: str) -> tuple[IncidentChange, ...]:
         return fake_incidents.changes(self._text)
