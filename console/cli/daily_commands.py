@@ -9,10 +9,10 @@ import argparse
 
 from console.forms.command_arguments import ahead, count, list_arguments, positive, quote_arguments, reach, reached
 from console.forms.command_arguments import submit_arguments as work_arguments
-from console.forms.shell_parser import Section, ShellParser
+from console.forms.shell_parser import HelpSection, ShellParser
 
 KINDS = ("workloads", "nodes", "queues", "reservations", "pools", "orders")
-DAILY = Section("Every day")
+DAILY = HelpSection("Every day")
 
 
 def add_daily(root: ShellParser) -> None:

@@ -39,7 +39,7 @@ Values = np.ndarray[Any, np.dtype[np.float64]]
 Times = np.ndarray[Any, np.dtype[np.int64]]
 
 
-class Outage(NamedTuple):
+class PoolOutage(NamedTuple):
     """Nodes of a pool that took no work for a while."""
 
     pool: str
@@ -49,7 +49,7 @@ class Outage(NamedTuple):
 
 
 def keep_measures(
-    telemetry: Telemetry, cell: CellSpec, seed: int, *, begin_ms: int, end_ms: int, outages: Sequence[Outage]
+    telemetry: Telemetry, cell: CellSpec, seed: int, *, begin_ms: int, end_ms: int, outages: Sequence[PoolOutage]
 ) -> None:
     """Write the series from `begin_ms` up to `end_ms` as if the cell had measured them."""
     fine_ms = (end_ms - FINE_MS) // HOUR_MS * HOUR_MS
@@ -72,7 +72,7 @@ def keep_measures(
     telemetry.add_hours(row for row in flows(begin_ms, fine_ms, HOUR_MS).rows() if row[:3] in there)
 
 
-def capacity_of(cell: CellSpec, since_ms: int, until_ms: int, outages: Sequence[Outage]) -> Row:
+def capacity_of(cell: CellSpec, since_ms: int, until_ms: int, outages: Sequence[PoolOutage]) -> Row:
     """The cell's GPU capacity in that time, every five minutes."""
     at_ms = np.arange(since_ms, until_ms, FINE_STEP_MS, dtype=np.int64)
     gpus = {pool.name: pool.capacity.gpu_milli for pool in cell.pools}
@@ -81,7 +81,7 @@ def capacity_of(cell: CellSpec, since_ms: int, until_ms: int, outages: Sequence[
     return "capacity_gpu", "cell", "", at_ms.tolist(), (whole - out).tolist()
 
 
-def _nodes_out(at_ms: Times, outages: Sequence[Outage]) -> Values:
+def _nodes_out(at_ms: Times, outages: Sequence[PoolOutage]) -> Values:
     out = np.zeros(len(at_ms))
     for outage in outages:
         out += outage.nodes * ((at_ms >= outage.begin_ms) & (at_ms < outage.end_ms))
@@ -138,7 +138,7 @@ class _Flows:
                 self._add(f"quota_{resource}", "queue", queue.name, _quota(cell, queue.name, quota))
             self._count("queue", queue.name, 0.0, 0.0, 0.0)
 
-    def add_pool(self, pool: PoolSpec, asked: Mapping[TeamHabit, Values], outages: Sequence[Outage]) -> None:
+    def add_pool(self, pool: PoolSpec, asked: Mapping[TeamHabit, Values], outages: Sequence[PoolOutage]) -> None:
         """Count a pool, whose habits ask for such parts of it."""
         nodes = self._nodes[pool.name]
         size = nodes * (pool.capacity.gpu_milli or pool.capacity.cpu_milli)

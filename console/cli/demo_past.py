@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from console.cli.demo_cell import FIRST_MIDNIGHT_MS, START_MS, WARM_MS, feed
-from console.cli.demo_measures import Outage, capacity_of, keep_measures
+from console.cli.demo_measures import PoolOutage, capacity_of, keep_measures
 from console.service.forecasts import PromiseReader
 from console.service.recommendations import evidence_of, source_of
 from engine.control import Engine
@@ -100,7 +100,7 @@ class _Past:
         self._cycle_every_ms, engine.cycle_every_ms = engine.cycle_every_ms, _CYCLE_MS
         self._load = self._arrivals()
         self._next = next(self._load, None)
-        self._outages: list[Outage] = []
+        self._outages: list[PoolOutage] = []
         self._made: dict[str, Proposal] = {}
         """Name in the story -> what was carried out."""
         self._records = Records(engine.place)
@@ -150,7 +150,7 @@ class _Past:
         most = max(SOLO.limits.nodes_least, len(nodes) * SOLO.limits.nodes_permille // 1000)
         out = nodes[-min(racks * rack.rack_nodes, most) :]
         self._carried_out(FEMI, DANA, asks("cordon", out, reason))
-        self._outages.append(Outage(pool, len(out), self._engine.now_ms, START_MS))
+        self._outages.append(PoolOutage(pool, len(out), self._engine.now_ms, START_MS))
 
     def _notice(self) -> Suggestion | None:
         """What the recommender says of cordoned nodes now."""

@@ -9,12 +9,12 @@ import argparse
 
 from console.cli.noun_commands import FORMATS
 from console.forms.command_arguments import count, long_running, positive, reach, reached, scenario, speed
-from console.forms.shell_parser import Section, ShellParser
+from console.forms.shell_parser import HelpSection, ShellParser
 
 PACKING = ("random", "dotprod", "bestfit", "fgd", "muster")
 BENCHMARKS = ("kueue-baseline", "kueue-large-scale", "clemson", "predictive-day", "spot-week", "gke-65k", "gke-130k")
-RUN = Section("to run", words_only=True)
-MEASURE = Section("to measure", words_only=True)
+RUN = HelpSection("to run", words_only=True)
+MEASURE = HelpSection("to measure", words_only=True)
 
 
 def add_engine(root: ShellParser) -> None:

@@ -28,9 +28,9 @@ from console.forms.gate_arguments import (
     proposal_verbs,
     runbook_verbs,
 )
-from console.forms.shell_parser import Section, ShellParser
+from console.forms.shell_parser import HelpSection, ShellParser
 
-NOUNS = Section("By noun: `muster NOUN` lists its verbs, such as `muster node drain`")
+NOUNS = HelpSection("By noun: `muster NOUN` lists its verbs, such as `muster node drain`")
 FORMATS = ("swf", "openb", "itp", "philly")
 STATES = ("waiting", "sending", "routed", "ended", "withdrawn")
 

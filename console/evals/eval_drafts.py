@@ -27,7 +27,7 @@ import msgspec
 
 from console.commands.show import write_json, write_lines
 from console.evals.incident_replay import PlayedIncident
-from console.evals.incidents import FOLDER, Incident, load
+from console.evals.incidents import FOLDER, ScriptedIncident, load
 from console.evals.scores import IncidentScore, score
 from console.forms.settings import ConsoleSettings
 from console.forms.settings import load as load_settings
@@ -134,7 +134,7 @@ def model_of(arguments: argparse.Namespace, folder: Path) -> AbstractContextMana
 
 
 def evaluate(
-    incidents: Sequence[Incident],
+    incidents: Sequence[ScriptedIncident],
     drafter: Drafter,
     model: EvaluatedModel | None = None,
 ) -> list[IncidentScore]:
@@ -145,7 +145,7 @@ def evaluate(
     return found
 
 
-def asked(incident: Incident, drafter: Drafter, evaluated: EvaluatedModel | None = None) -> IncidentScore:
+def asked(incident: ScriptedIncident, drafter: Drafter, evaluated: EvaluatedModel | None = None) -> IncidentScore:
     """Play an incident, ask, and judge the draft. Raises SpecError for an incident that cannot be played."""
     scene = PlayedIncident(incident)
     engine = scene.engine
@@ -178,7 +178,7 @@ def asked(incident: Incident, drafter: Drafter, evaluated: EvaluatedModel | None
         scene.close()
 
 
-def ask_of(incident: Incident, recommender: Recommender, *, model: bool) -> DraftAsk:
+def ask_of(incident: ScriptedIncident, recommender: Recommender, *, model: bool) -> DraftAsk:
     """The operator's request. Raises RefusedError where the recommender does not find the subject of the question."""
     finding = incident.about
     if incident.finds or incident.finding is not None:
@@ -190,7 +190,7 @@ def ask_of(incident: Incident, recommender: Recommender, *, model: bool) -> Draf
     return DraftAsk(question=incident.question, finding=finding, model=model)
 
 
-def _others(incident: Incident) -> Sequence[Suggestion]:
+def _others(incident: ScriptedIncident) -> Sequence[Suggestion]:
     """Finding of a detector that a cell in memory does not have, such as telemetry or other agents."""
     given = incident.finding
     if given is None:
@@ -322,11 +322,11 @@ def _wrong_lines(one: IncidentScore) -> list[str]:
     return [part for line in told for part in textwrap.wrap(line, WIDTH, subsequent_indent="    ")]
 
 
-def _listed(one: Incident) -> dict[str, object]:
+def _listed(one: ScriptedIncident) -> dict[str, object]:
     return {"id": one.id, "title": one.title, "control": one.control, "held": one.held, "asked": one.question}
 
 
-def _list_lines(incidents: Sequence[Incident]) -> list[str]:
+def _list_lines(incidents: Sequence[ScriptedIncident]) -> list[str]:
     rows = [[one.id, "nothing" if one.control else "act", "held" if one.held else "open"] for one in incidents]
     return table(("INCIDENT", "SHOULD", "PART"), rows, (False,) * 3)
 
@@ -334,7 +334,7 @@ def _list_lines(incidents: Sequence[Incident]) -> list[str]:
 DEADLINE_MS = {"perfect": 10_000, "hostile": 1_500}
 """Of one that plays a part."""
 MINUTE_S = 60.0
-BeforeQuestion = Callable[[Incident, dict[str, str]], None]
+BeforeQuestion = Callable[[ScriptedIncident, dict[str, str]], None]
 
 
 class _SharedWorker(ModelWorker):
@@ -368,7 +368,7 @@ class EvaluatedModel:
         self._spent_microusd = 0
         self._asked_s = 0.0
 
-    def drafter(self, gate: Gate, loop: EngineLoop, incident: Incident) -> ModelDrafter:
+    def drafter(self, gate: Gate, loop: EngineLoop, incident: ScriptedIncident) -> ModelDrafter:
         """Drafter for one incident. Waits as long as the limit of calls per minute requires."""
         if self._told is not None:
             self._told(incident, _names(incident, PromptNames(names_key_of(loop.call), hide_all=self._hides_all)))
@@ -437,7 +437,7 @@ def _tenants(engine: Engine) -> tuple[str, ...]:
     return tuple(name for name in engine.state.workloads.tenants.names if name)
 
 
-def _names(incident: Incident, names: PromptNames) -> dict[str, str]:
+def _names(incident: ScriptedIncident, names: PromptNames) -> dict[str, str]:
     """Objects of the incident's answer -> the names under which they go out."""
     found: dict[str, str] = {}
     kinds = {type_: kind for kind, type_ in TARGETS.items()}
@@ -450,7 +450,7 @@ def _names(incident: Incident, names: PromptNames) -> dict[str, str]:
     return found
 
 
-def _tell(port: int, incident: Incident, names: dict[str, str]) -> None:
+def _tell(port: int, incident: ScriptedIncident, names: dict[str, str]) -> None:
     body = msgspec.json.encode({"incident": incident.id, "names": names})
     connection = HTTPConnection("127.0.0.1", port, timeout=10)
     try:

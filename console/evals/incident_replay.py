@@ -13,7 +13,7 @@ from typing import Any, get_args
 import msgspec
 import numpy as np
 
-from console.evals.incidents import Incident, Pattern, Way, expanded
+from console.evals.incidents import Pattern, ScriptedIncident, Way, expanded
 from console.forms.documents import LocatedDocument
 from console.forms.fields import QUEUE_FORMS
 from console.forms.work_files import cell_of, workloads_of
@@ -37,7 +37,7 @@ BEAT_MS = 15_000
 class PlayedIncident:
     """One incident, played up to the moment at which the operator asks."""
 
-    def __init__(self, incident: Incident) -> None:
+    def __init__(self, incident: ScriptedIncident) -> None:
         """Raises SpecError naming the incident and the step of its script that cannot be done."""
         self.incident = incident
         self.engine = Engine.open(None, seed=SEED, provider_faults=incident.provider)

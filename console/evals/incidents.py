@@ -78,7 +78,7 @@ class IncidentLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Workloads, queues, nodes, pools, budgets and reservations that are as they are on purpose."""
 
 
-class Incident(msgspec.Struct, frozen=True, kw_only=True):
+class ScriptedIncident(msgspec.Struct, frozen=True, kw_only=True):
     """A fault in a cell, or something that only looks like one."""
 
     id: str
@@ -114,10 +114,10 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     """The file, for errors of the script."""
 
 
-def load(only: Iterable[str] = (), part: str = "all", folder: Path = FOLDER) -> tuple[Incident, ...]:
+def load(only: Iterable[str] = (), part: str = "all", folder: Path = FOLDER) -> tuple[ScriptedIncident, ...]:
     """All incidents of the folder, or those of these ids or of one part (`open`, `held`, `all`), in the order of files
     and places. Raises SpecError naming file, line and field, and NotFoundError for an unknown id."""
-    found: dict[str, Incident] = {}
+    found: dict[str, ScriptedIncident] = {}
     for path in sorted(folder.glob("*.yaml")):
         for incident in incidents_of(read_document(str(path))):
             if incident.id in found:
@@ -140,7 +140,7 @@ _KEYS = (
 )  # fmt: skip
 
 
-def incidents_of(document: LocatedDocument) -> Iterator[Incident]:
+def incidents_of(document: LocatedDocument) -> Iterator[ScriptedIncident]:
     """Incidents of a file, which is a list of them. Raises SpecError."""
     if not isinstance(document.value, list):
         document.fail("", "is not a list of incidents", "Start each with '- id: NAME'")
@@ -150,7 +150,7 @@ def incidents_of(document: LocatedDocument) -> Iterator[Incident]:
         yield _incident(document, raw, f"[{i}]")
 
 
-def _incident(document: LocatedDocument, raw: dict[str, Any], at: str) -> Incident:
+def _incident(document: LocatedDocument, raw: dict[str, Any], at: str) -> ScriptedIncident:
     for key in raw:
         if key not in _KEYS:
             document.fail(f"{at}.{key}", f"unknown key {shown(key)}{did_you_mean(key, _KEYS)}", "")
@@ -167,7 +167,7 @@ def _incident(document: LocatedDocument, raw: dict[str, Any], at: str) -> Incide
     perfect = raw.get("perfect", [])
     finding = raw.get("finding")
     try:
-        return Incident(
+        return ScriptedIncident(
             id=raw["id"],
             title=raw["title"],
             place=place,

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from console.evals.incident_replay import PlayedIncident, acts_of, budgets_of, line, matches
-from console.evals.incidents import Incident, IncidentLimits, expanded
+from console.evals.incidents import IncidentLimits, ScriptedIncident, expanded
 from engine.control import Engine
 from engine.model.commands import AnyCommand
 from engine.model.errors import MusterError
@@ -162,7 +162,7 @@ def outcome(scene: PlayedIncident, acts: Sequence[Act]) -> IncidentOutcome:
     )
 
 
-def _missing(incident: Incident, fork: Engine) -> tuple[str, ...]:
+def _missing(incident: ScriptedIncident, fork: Engine) -> tuple[str, ...]:
     if incident.recovers is None:
         return ()
     found = []
@@ -173,7 +173,7 @@ def _missing(incident: Incident, fork: Engine) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _harm_at_once(incident: Incident, before: CellState, after: CellState) -> list[str]:
+def _harm_at_once(incident: ScriptedIncident, before: CellState, after: CellState) -> list[str]:
     keeps = incident.keeps
     spared = _spared(keeps, before)
     found = []
@@ -200,7 +200,7 @@ def _harm_at_once(incident: Incident, before: CellState, after: CellState) -> li
     return found + _harm_by_change(incident, before, after)
 
 
-def _harm_by_change(incident: Incident, before: CellState, after: CellState) -> list[str]:
+def _harm_by_change(incident: ScriptedIncident, before: CellState, after: CellState) -> list[str]:
     """Changes of objects that are as they are on purpose, and of budgets, reservations and rules of the whole cell
     where no accepted way changes them."""
     allowed = {target for way in incident.accept for pattern in way for target in pattern.targets}
@@ -234,7 +234,7 @@ def _of(cell: CellState, name: str) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _harm_later(incident: Incident, without: CellState, with_: CellState) -> list[str]:
+def _harm_later(incident: ScriptedIncident, without: CellState, with_: CellState) -> list[str]:
     keeps = incident.keeps
     spared = _spared(keeps, without) | set(keeps.may_delay)
     found = []

@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from console.evals.incidents import Incident, load
+from console.evals.incidents import ScriptedIncident, load
 from console.text.terminal_text import printable
 from engine.model.errors import MusterError
 from runbooks.actions.catalogue import CATALOG
@@ -63,7 +63,7 @@ def facts_in(prompt: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in _FACT.findall(prompt)]
 
 
-def perfect(incident: Incident, prompt: str, names: Mapping[str, str]) -> str:
+def perfect(incident: ScriptedIncident, prompt: str, names: Mapping[str, str]) -> str:
     """The right answer of the incident's file, resting on facts of the prompt."""
     told = [fact for fact in facts_in(prompt) if "reads" in fact][:MAX_FACTS]
     rationale = [f"{fact['metric']} of {fact.get('of', 'the cell')} is {{{fact['id']}}}" for fact in told]
@@ -131,7 +131,7 @@ LIES = len(_ANSWERS) + len(_WAYS)
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, part: str, incidents: Sequence[Incident]) -> None:
+    def __init__(self, part: str, incidents: Sequence[ScriptedIncident]) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.part = part
         self.incidents = {one.id: one for one in incidents}

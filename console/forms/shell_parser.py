@@ -23,7 +23,7 @@ LIKE, ALIKE, VERY_ALIKE = 0.6, 0.7, 0.85
 WIDTH = 80
 
 
-class Section(NamedTuple):
+class HelpSection(NamedTuple):
     """Heading on a help page."""
 
     title: str = ""
@@ -31,7 +31,7 @@ class Section(NamedTuple):
     """Its commands stand in a line, without what they do."""
 
 
-VERBS = Section()
+VERBS = HelpSection()
 
 Fill = Callable[["ShellParser"], None]
 
@@ -44,14 +44,14 @@ class ShellParser(argparse.ArgumentParser):
         # What begins like a negative number is a value, also with a unit behind it: -20m.
         self._negative_number_matcher = re.compile(r"-\d")
         self.root = self
-        self.below: dict[str, tuple[Section, str]] = {}
+        self.below: dict[str, tuple[HelpSection, str]] = {}
         """Word of a command -> where it stands on the help page, and what it says there."""
         self._commands: LateCommands | None = None
         self._fill = fill
 
     # -- commands below -----------------------------------------------------------------------------------------------
 
-    def add(self, word: str, text: str, runs: str = "", fill: Fill | None = None, section: Section = VERBS) -> None:
+    def add(self, word: str, text: str, runs: str = "", fill: Fill | None = None, section: HelpSection = VERBS) -> None:
         """Add a command. `runs` is `module:function`, loaded when the command runs; a noun runs nothing but its help.
         `fill` gives it its arguments, or the commands below it, once it is wanted."""
         if self._commands is None:

@@ -1,8 +1,7 @@
 """The client of a cell as it was at an earlier time.
 
-Questions about the cell go to a replica that was rebuilt from the journal. Records that carry their own time are cut
-there: history, and which proposals there were. Everything else is not kept of earlier times, and is refused by name; so
-is every change.
+Questions about the cell go to a replica that was rebuilt from the journal. Measured history is cut at that time.
+Proposals, the audit, suggestions and forecasts are not kept as of then and are refused by name; so is every change.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from console.cli.main import run
 from console.evals.eval_drafts import EvaluatedModel, evaluate, scripted, tally
 from console.evals.incident_replay import VERBS, PlayedIncident
-from console.evals.incidents import Incident, IncidentLimits, load
+from console.evals.incidents import IncidentLimits, ScriptedIncident, load
 from console.evals.scores import CHECKS, GOES_ON, IncidentScore, outcome, score, score_acts
 from console.evals.scripted_model import LIES, perfect
 from engine.loop import EngineLoop
@@ -53,7 +53,7 @@ def played() -> Iterator[Callable[[str], PlayedIncident]]:
         scene.close()
 
 
-def judged(incidents: tuple[Incident, ...], answer: Answer) -> list[IncidentScore]:
+def judged(incidents: tuple[ScriptedIncident, ...], answer: Answer) -> list[IncidentScore]:
     """What a drafter that answers so deserves."""
     found = []
     for incident in incidents:
@@ -177,7 +177,7 @@ EITHER = pytest.mark.parametrize(
 
 
 @EITHER
-def test_whoever_drains_everything_harms_everywhere(incidents: tuple[Incident, ...]) -> None:
+def test_whoever_drains_everything_harms_everywhere(incidents: tuple[ScriptedIncident, ...]) -> None:
     found = tally(judged(incidents, drain_everything))
     assert (found.right, found.left_alone) == (0, 0)
     assert found.harmful == found.incidents
@@ -185,13 +185,15 @@ def test_whoever_drains_everything_harms_everywhere(incidents: tuple[Incident, .
 
 
 @EITHER
-def test_whoever_cancels_everything_harms_everywhere(incidents: tuple[Incident, ...]) -> None:
+def test_whoever_cancels_everything_harms_everywhere(incidents: tuple[ScriptedIncident, ...]) -> None:
     found = tally(judged(incidents, cancel_everything))
     assert (found.right, found.left_alone, found.harmful) == (0, 0, found.incidents)
 
 
 @EITHER
-def test_whoever_does_nothing_is_right_only_where_nothing_should_be_done(incidents: tuple[Incident, ...]) -> None:
+def test_whoever_does_nothing_is_right_only_where_nothing_should_be_done(
+    incidents: tuple[ScriptedIncident, ...],
+) -> None:
     found = judged(incidents, tell_somebody)
     total = tally(found)
     assert total.left_alone == total.controls
@@ -201,7 +203,7 @@ def test_whoever_does_nothing_is_right_only_where_nothing_should_be_done(inciden
 
 
 @EITHER
-def test_the_right_action_on_the_wrong_target_is_no_right_answer(incidents: tuple[Incident, ...]) -> None:
+def test_the_right_action_on_the_wrong_target_is_no_right_answer(incidents: tuple[ScriptedIncident, ...]) -> None:
     """Each perfect answer, done to the things of the same kind that the incident does not accept."""
 
     def astray(scene: PlayedIncident) -> tuple[Act, ...]:

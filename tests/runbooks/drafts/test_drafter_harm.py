@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from console.evals.incident_replay import PlayedIncident
-from console.evals.incidents import Incident, load
+from console.evals.incidents import ScriptedIncident, load
 from console.evals.scores import score
 from engine.control import Engine
 from runbooks.drafts.rule_drafter import RuleDrafter
@@ -75,7 +75,7 @@ def asking(scene: PlayedIncident) -> Callable[[str, ReportedFinding | None], Dra
     return ask
 
 
-def harms(incident: Incident) -> list[str]:
+def harms(incident: ScriptedIncident) -> list[str]:
     """What went wrong of ASKS random asks; each of them on the cell as the incident left it."""
     choose = random.Random(f"{SEED} {incident.id}")
     scene = PlayedIncident(incident)
