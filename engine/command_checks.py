@@ -24,7 +24,6 @@ from engine.admission.definitions import (
     Checked,
     approve_spending,
     ids_of,
-    listed,
     nodes_of,
     pool_row,
     remove_budgets,
@@ -41,7 +40,7 @@ from engine.elasticity.scale_up import staying, zone_in_turn
 from engine.model import commands as cmd
 from engine.model import events as ev
 from engine.model.columns import view
-from engine.model.errors import RefusedError, SpecError
+from engine.model.errors import RefusedError, SpecError, listed
 from engine.model.spec_parts import MAX_POOL_NODES
 from engine.model.specs import NodeState, ScalingSpec, WorkloadState, check_id, check_quantity
 from engine.placement.gang_placement import after_loss

@@ -28,14 +28,14 @@ from heapq import heappop, heappush
 from itertools import groupby
 from typing import Protocol
 
-from engine.admission.definitions import Checked, listed
+from engine.admission.definitions import Checked
 from engine.elasticity import scale_down, scale_up
 from engine.elasticity.capacity_ahead import Foresight, noted
 from engine.elasticity.providers import ProviderFaults, Provisioning, SimulatedProvider
 from engine.executors.node_watch import Leases, NodeWatch, PressureRelief
 from engine.model import commands as cmd
 from engine.model import events as ev
-from engine.model.errors import NotFoundError, RefusedError, SpecError
+from engine.model.errors import RefusedError, SpecError, listed, not_found
 from engine.model.spec_parts import LOOK_EVERY_MS, desired
 from engine.model.specs import HOUR_MS, NodeState, ServiceSpec, check_quantity
 from engine.placement.gang_placement import packed, spared
@@ -201,7 +201,7 @@ def interrupt(state: State, command: cmd.Interrupt, now_ms: int) -> Checked:
     names = list(dict.fromkeys(command.ids))
     known = [capacity.row_of[name] for name in names if name in capacity.row_of]
     if not known:
-        raise NotFoundError(f"there is no node {listed(names)}", "List them with: muster get nodes")
+        raise not_found("node", names, capacity.row_of)
     by_end: dict[int, list[int]] = {}
     for node in sorted(known):
         scaling = capacity.pools[capacity.pool[node]].scaling

@@ -436,7 +436,7 @@ def _http(where: str, patience_s: float, certificate: tuple[str, str] | None = N
     if "://" in where:
         url = urlsplit(where)
         if url.scheme not in ("http", "https") or not url.hostname:
-            raise SpecError("connect", f"{where[:120]!a} is not a URL of an engine", _FORMS)
+            raise SpecError("connect", f"an engine is not reached by {url.scheme[:20]!a}", _FORMS)
         # Certificates take longer to load than everything else here.
         verify = _trusted(certificate) if url.scheme == "https" else False
         return httpx.Client(base_url=where, timeout=timeout, headers=headers, trust_env=False, verify=verify)
@@ -482,6 +482,7 @@ def _encoded(value: object) -> bytes:
 
 def _no_engine(where: str, error: Exception) -> NotSentError:
     why = str(error).removeprefix("[Errno ").partition("] ")[2] or str(error)
+    where = where.rpartition("://")[2]  # as a URL it would be shown broken, as all links are
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return NotSentError(
             f"the certificate of {where} is not trusted here ({why})",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from contextlib import closing, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from console.client.attach import connect, environment_at, settings_of
@@ -258,21 +260,42 @@ def approved_or_refused(arguments: argparse.Namespace) -> None:
 
 def asked_for(arguments: argparse.Namespace) -> LocatedDocument:
     """The workloads of a file, or the one that flags describe."""
-    from console.forms.documents import LocatedDocument, read_document
+    from console.forms.documents import read_document
 
     values = _from_flags(arguments)
     if arguments.file:
         if values:
-            raise SpecError("submit", "takes a file or flags, not both", "Put the values into the file")
+            raise SpecError("", "takes a file or flags, not both", "Put the values into the file")
         return read_document(arguments.file)
     if "queue" not in values or not ("request" in values or "mig" in values):
         raise SpecError(
-            "submit",
-            "needs a file, or --queue and at least one of --gpus-per-task, --mig, --cpus, --memory",
-            "See `muster submit --help`",
+            "",
+            "missing a file, or --queue with --cpus, --memory, --gpus-per-task or --mig",
+            "Write it like: muster submit work.yaml, or: muster submit --queue research --cpus 4 --memory 16GiB",
         )
     values.setdefault("id", _made_up_id(values.get("name", "job")))
-    return LocatedDocument("flags", values, {})
+    return _typed_document(values)
+
+
+def _typed_document(values: dict[str, Any]) -> LocatedDocument:
+    """The values of flags as a document whose places are those flags."""
+    from console.forms.command_arguments import submit_arguments
+    from console.forms.documents import TypedDocument
+
+    parser = argparse.ArgumentParser()
+    submit_arguments(parser)
+    flags = {action.dest: action.option_strings[-1] for action in parser._actions if action.option_strings}
+    return TypedDocument(values, partial(_flag_of, flags=flags))
+
+
+def _flag_of(path: str, flags: Mapping[str, str]) -> str:
+    """The flag that gives the value at a path of a workload; the path where none does."""
+    first, _, rest = path.partition(".")
+    name = (
+        next((flag for flag, resource in _REQUEST_FLAGS.items() if resource == rest), "") if first == "request" else ""
+    )
+    name = name or (f"{rest}_level" if first == "topology" else first.partition("[")[0])
+    return flags.get(name, path)
 
 
 def _from_flags(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from console.fleet.wording import decision_lines, jobs_lines, status_lines, subm
 from console.forms.documents import LocatedDocument, read_document
 from console.text.terminal_text import printable
 from engine.admission.fleet_routing import DATASET_TAG, RESIDENCY_TAG, FleetSpec, check_fleet
-from engine.model.errors import RefusedError, SpecError, UnreachableError
+from engine.model.errors import RefusedError, SpecError, UnreachableError, misfit
 from engine.model.quantities import cpu_milli, duration_ms, gpu_milli, memory_mib, money_microusd, shown
 
 if TYPE_CHECKING:
@@ -291,8 +291,9 @@ def fleet_of(document: LocatedDocument) -> FleetSpec:
     try:
         spec = msgspec.convert(values, FleetSpec)
     except msgspec.ValidationError as error:
-        problem, _, at = str(error).partition(" - at `$")
-        document.fail(at.removesuffix("`").lstrip("."), problem, "See docs/fleet.md")
+        wrong = misfit(str(error))
+        at = f"{wrong.path}.{wrong.field}" if wrong.field else wrong.path
+        document.fail(at.lstrip("."), wrong.problem, f"{wrong.remedy}; docs/fleet.md has all fields")
     try:
         check_fleet(spec)
     except SpecError as error:

@@ -54,7 +54,7 @@ TONIGHT_MS = 22 * HOUR_MS
 
 def cost(arguments: argparse.Namespace) -> None:
     if arguments.nodes is None:
-        raise SpecError("--nodes", "is not given", "Give a number, as in --nodes 64 --gpus 8 --model H100 --hours 6")
+        raise SpecError("", "missing --nodes", "Write it like: muster cost --nodes 64 --gpus 8 --model H100 --hours 6")
     with closing(connect(arguments)) as client:
         request = request_of(arguments, client)
         found = client.quote(request)

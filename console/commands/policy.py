@@ -98,11 +98,9 @@ def change_lines(changes: tuple[PolicyDifference, ...]) -> list[str]:
 def check(arguments: argparse.Namespace) -> None:
     """Check a policy file; with an engine, also print its changes there."""
     text = _text_of(arguments.file)
-    try:
-        with closing(connect(arguments)) as client:
-            found = client.check_policy(text)
-    except UnreachableError:
-        found = _checked_alone(text, arguments.file)
+    found = _checked_alone(text, arguments.file)  # its errors name the file; those of an engine cannot
+    with suppress(UnreachableError), closing(connect(arguments)) as client:
+        found = client.check_policy(text)
     if arguments.json:
         write_json(found)
         return

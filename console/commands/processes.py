@@ -166,7 +166,7 @@ def follow(client: Client, request: OutputRequest, *, go_on: bool) -> None:
         if at >= 0 and part.offset > at:
             _tell(f"{part.offset - at:,} bytes not kept")
         elif part.offset < at:
-            _tell("the file was begun anew")
+            _tell("the file was started over")
         elif at < 0 and part.offset > 0 and request.offset == 0:
             _tell(f"the first {part.offset:,} bytes not kept")
         at = part.offset + len(part.data)

@@ -62,7 +62,7 @@ from console.views.proposal import (
     why_not_mine,
 )
 from console.views.sections import section_lines
-from engine.model.errors import MusterError, RefusedError, SpecError
+from engine.model.errors import Misfit, MusterError, RefusedError, SpecError, misfit
 from runbooks.plans import typed_plan
 from runbooks.plans.checks import Check
 from runbooks.plans.typed_plan import DIGEST_TYPED, Act, EvidenceRef, Limits, Request, StepRequest
@@ -414,7 +414,7 @@ def _say(lines: Sequence[str]) -> None:
 ACT = frozenset(Act.__struct_fields__)
 STEP = frozenset(StepRequest.__struct_fields__) - {"act"} | ACT
 TOP = frozenset(("steps", "reason", "requester", "limits", "evidence", "when_asked"))
-_WRONG_WORD = re.compile("Invalid enum value '(.*)'")
+_WRONG_WORD = re.compile("'(.*)' is not allowed")
 _PART = re.compile(r"\.([^.\[\]]+)|\[([0-9]+)\]")
 
 
@@ -451,24 +451,22 @@ def plan_of(document: YamlDocument) -> Request:
     try:
         return msgspec.convert(made, Request)
     except msgspec.ValidationError as error:
-        problem, _, at = str(error).partition(" - at `$")
-        path = [part or int(number) for part, number in _PART.findall(at.rstrip("`"))]
+        wrong = misfit(str(error))
+        path = [part or int(number) for part, number in _PART.findall(wrong.path)]
         shown = tuple(part for part in path if part != "act")
         where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in shown).lstrip(".")
-        raise SpecError(
-            f"{document.place(shown)}: {where}", problem[0].lower() + problem[1:], _remedy(problem, shown)
-        ) from None
+        raise SpecError(f"{document.place(shown)}: {where}", wrong.problem, _remedy(wrong, shown)) from None
 
 
-def _remedy(problem: str, at: tuple[str | int, ...]) -> str:
+def _remedy(wrong: Misfit, at: tuple[str | int, ...]) -> str:
     """For a word that is not one of a field's: the nearest that is."""
-    wrong = _WRONG_WORD.match(problem)
+    word = _WRONG_WORD.match(wrong.problem)
     field = at[-1] if at else ""
     types = {**get_type_hints(Act), **get_type_hints(StepRequest), **get_type_hints(Check)}
     words = [word for word in get_args(types.get(str(field))) if isinstance(word, str)]
-    if wrong is None or not words:
-        return "Fix this value"
-    near = difflib.get_close_matches(wrong[1], words, n=1)
+    if word is None or not words:
+        return wrong.remedy
+    near = difflib.get_close_matches(word[1], words, n=1)
     return f"Did you mean '{near[0]}'?" if near else f"Known: {', '.join(words)}"
 
 

@@ -50,7 +50,7 @@ MIN_BETWEEN_S = 0.5
 HEARD_MS = 10_000
 """Age up to which a snapshot proves that the cell is there, however long its twin takes to answer."""
 RUNNING, ENDED = ("placed", "running"), ("finished", "failed", "cancelled")
-TAKEN = ("already exists", "was asked for already")
+TAKEN = ("already exists", "was already requested")
 """Parts of a cell's error when it has the id: as a workload, or as a request to another scheduler."""
 ASKED, DOUBT = "asked of Slurm", "in doubt"
 """States of work that another scheduler was asked for and the cell does not show yet; in doubt: see `muster

@@ -167,8 +167,9 @@ def _quantities(words: Sequence[str], label: str, now: Now) -> dict[str, int | N
         name, equals, text = word.partition("=")
         field, convert = RESOURCE_FORMS.get(name, ("", None))
         if convert is None or not equals:
-            raise SpecError(label, f"{shown(word)} is not RESOURCE=QUANTITY", f"Resources: {', '.join(RESOURCE_FORMS)}")
-        found[field] = None if text == NOTHING else _converted(convert, text, label)
+            remedy = f"Write it like gpu=24 memory=1TiB; resources: {', '.join(RESOURCE_FORMS)}"
+            raise SpecError(label, f"{shown(word)} is not RESOURCE=QUANTITY", remedy)
+        found[field] = None if text == NOTHING else _converted(convert, text, f"{label} {name}")
     return found
 
 
@@ -214,27 +215,31 @@ def _settings(words: Sequence[str], label: str, now: Now) -> dict[str, int | boo
         field = name if name in Autoscaling.__struct_fields__ else f"{name}_ms"
         if not equals or field not in Autoscaling.__struct_fields__:
             known = ", ".join(known.removesuffix("_ms") for known in Autoscaling.__struct_fields__)
-            raise SpecError(label, f"{shown(word)} is no setting with a value", f"Settings: {known}")
-        found[field] = _setting(getattr(Autoscaling(), field), field, text, raw=name == field)
+            raise SpecError(
+                label, f"{shown(word)} is not SETTING=VALUE", f"Write it like scan_every=30s; settings: {known}"
+            )
+        found[field] = _setting(
+            getattr(Autoscaling(), field), name, text, timed=field.endswith("_ms"), raw=name == field
+        )
     return found
 
 
-def _setting(usual: Any, field: str, text: str, *, raw: bool) -> int | bool | tuple[str, ...]:
+def _setting(usual: Any, name: str, text: str, *, timed: bool, raw: bool) -> int | bool | tuple[str, ...]:
     """Value of one autoscaling setting. `raw`: it is named as in the engine, so a bare number is milliseconds;
     otherwise a time needs its unit."""
     from engine.model.quantities import duration_ms, shown
 
     if isinstance(usual, bool):
         if text not in WORDS:
-            raise SpecError(field, f"{shown(text)} is neither yes nor no", "Write yes or no")
+            raise SpecError(name, f"{shown(text)} is neither yes nor no", f"Write {name}=yes or {name}=no")
         return WORDS[text]
     if isinstance(usual, tuple):
         return tuple(filter(None, text.split(",")))
-    if text.isdecimal() and (raw or not field.endswith("_ms")):
+    if text.isdecimal() and (raw or not timed):
         return int(text)
-    if not field.endswith("_ms"):
-        raise SpecError(field, f"{shown(text)} is no number", "Write a whole number")
-    return int(_converted(duration_ms, text, field))
+    if not timed:
+        raise SpecError(name, f"{shown(text)} is not a whole number", f"Write it like {name}={usual}")
+    return int(_converted(duration_ms, text, name))
 
 
 _READERS: Mapping[Form, Callable[[Any, str, Now], Any]] = {

@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from console.forms.shell_parser import SHARED
+
 MAX_NUMBER = 2**53 - 1
 """The largest whole number that JSON carries exactly."""
 
@@ -15,7 +17,7 @@ MAX_NUMBER = 2**53 - 1
 def reach(target: argparse.ArgumentParser, *, sub: bool = False, json: Any = False) -> None:
     """Add the options that select an engine. They may stand before or after the command; the later one wins."""
     default = argparse.SUPPRESS if sub else None
-    group = target.add_argument_group("which engine")
+    group = target.add_argument_group(SHARED)
     group.add_argument("--cell", metavar="NAME", default=default, help="the cell, by the name of its state folder")
     group.add_argument("--connect", metavar="URL", default=default, help="URL or socket of a running engine")
     group.add_argument(
@@ -80,7 +82,7 @@ def scenario(target: argparse.ArgumentParser) -> None:
 
 
 def speed(target: argparse.ArgumentParser) -> None:
-    target.add_argument("--speed", type=float, metavar="X", help="cell seconds per second (demo: 60)")
+    target.add_argument("--speed", type=ratio, metavar="X", help="cell seconds per second (demo: 60)")
 
 
 def list_arguments(get: argparse.ArgumentParser) -> None:
@@ -119,7 +121,7 @@ def ratio(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value <= 1_000_000:
-        raise argparse.ArgumentTypeError(f"{text[:40]!a} is not a number from 0 on")
+        raise argparse.ArgumentTypeError(f"{text[:40]!a} is not a number; give one from 0 to 1000000")
     return value
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,6 +25,19 @@ MAX_DEPTH = 50
 _PLAIN_INT = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _PLAIN_FLOAT = re.compile(r"[-+]?(0|[1-9][0-9]*)\.[0-9]+|[-+]?(0|[1-9][0-9]*)(\.[0-9]+)?[eE][-+]?[0-9]+")
 _PLAIN_WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
+
+_JSON_FAULTS = (
+    ("Expecting value", "a value is missing", 'Give one, such as 8, "text", [] or {}, and put text in double quotes'),
+    ("Expecting property name", "a name in double quotes is expected", 'Write "name": value, and no comma before }'),
+    ("Expecting ',' delimiter", "a comma or a closing bracket is missing", "Add it before this character"),
+    ("Expecting ':' delimiter", "a name has no value", 'Write "name": value'),
+    ("Unterminated string", "a quote is not closed", "Close the quote"),
+    ("Invalid control character", "a text goes over the end of its line", "Close the quote, or write the end as \\n"),
+    ("Invalid \\", "a \\ begins no escape", "Write it as \\\\"),
+    ("Illegal trailing comma", "there is a comma before a closing bracket", "Remove the comma"),
+    ("Extra data", "there is more after the value", "Keep one value per file"),
+)  # fmt: skip
+"""How the parser begins to say what it could not read, and (problem, remedy) in words for who wrote the file."""
 
 Marks = dict[int, dict[Any, tuple[int, int]]]
 """Line and column of each entry, by the identity of the mapping or list that holds it."""
@@ -56,6 +69,17 @@ class LocatedDocument:
         place = self.place(path)
         path = path.lstrip(".")
         raise SpecError(f"{place}: {path}" if path else place, problem, remedy) from None
+
+
+class TypedDocument(LocatedDocument):
+    """Values that were typed as flags: the place of each is its flag."""
+
+    def __init__(self, value: Any, flag_of: Callable[[str], str]) -> None:
+        super().__init__("flags", value, {})
+        self._flag_of = flag_of
+
+    def fail(self, path: str, problem: str, remedy: str = "") -> NoReturn:
+        raise SpecError(self._flag_of(path), problem, remedy) from None
 
 
 def read_document(path: str) -> LocatedDocument:
@@ -98,7 +122,8 @@ def _json(text: str, name: str) -> tuple[Any, Marks]:
         return json.loads(text, object_pairs_hook=pairs), {}
     except json.JSONDecodeError as error:
         where = f"{name}:{error.lineno}:{error.colno}"
-        raise SpecError(where, f"is not JSON ({error.msg})", "Check this line and the one before it") from None
+        fault = next((fault for fault in _JSON_FAULTS if error.msg.startswith(fault[0])), _JSON_FAULTS[0])
+        raise SpecError(where, f"is not valid JSON: {fault[1]}", fault[2]) from None
 
 
 def _yaml(text: str, name: str) -> tuple[Any, Marks]:
@@ -116,8 +141,10 @@ def _yaml(text: str, name: str) -> tuple[Any, Marks]:
         mark = error.problem_mark or error.context_mark
         where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
         raise SpecError(where, *yaml_fault(error)) from None
-    except yaml.YAMLError as error:
-        raise SpecError(name, f"is not YAML ({str(error).splitlines()[0]})", "Save it as UTF-8 text") from None
+    except yaml.YAMLError:
+        raise SpecError(
+            name, "is not valid YAML: it holds a character that text files have not", "Save it as UTF-8 text"
+        ) from None
     return (documents[0] if documents else None), marks
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from decimal import Decimal, InvalidOperation
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from console.text.terminal_text import read_value
+from engine.model.errors import Misfit
 from engine.model.quantities import cpu_milli, duration_ms, gpu_milli, memory_mib, money_microusd, shown
 from engine.model.specs import LEVELS, PROFILES, Autoscaling, HealthSettings, PoolSpec, ScalingSpec, WorkloadSpec
+from runbooks.untrusted.strict_formats import type_at, with_words
 
 if TYPE_CHECKING:
     from console.client.protocol import Client
@@ -277,7 +279,7 @@ def _amount(value: Any) -> int:
     """`12.5` USD, as micro-USD; nothing costs less than nothing."""
     amount = money_microusd(value)
     if amount < 0:
-        raise ValueError(f"{shown(value)} is negative")
+        raise ValueError(f"{shown(value)} is negative; give an amount from 0 on")
     return amount
 
 
@@ -423,13 +425,8 @@ _OF_SCALING = {
     "min_size": "least", "min_nodes": "least", "zone": "zones",
 }  # fmt: skip
 """What is called otherwise elsewhere, for the scaling of a pool."""
-_EXPECTED = {
-    "Expected `int": "Write a whole number",
-    "Expected `bool": "Write true or false",
-    "Expected `str": "Write text; in quotes where it looks like a number",
-    "Expected `object": "Write a mapping, as in {field: value}",
-    "Expected `array": "Write a list, as in [one, two]",
-}
+MAX_FIELDS = 24
+"""Fields that an error lists; only workloads have more."""
 MIN_LIKENESS = 0.7
 """Likeness below which two words are not taken for one with a slip: `kind` is not `id`."""
 
@@ -449,19 +446,15 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f", did you mean '{near}'?" if near else ""
 
 
-def remedy_of(problem: str, kind: type, path: str) -> str:
-    """Advice for a message of `msgspec.convert` to `kind` about the value at `path`; empty where none is known."""
-    there = _type_at(msgspec.inspect.type_info(kind), path)
-    word = problem.partition("`")[2].rpartition("`")[0] or problem.partition("'")[2].rpartition("'")[0]
-    if problem.startswith("Object contains unknown field") and isinstance(there, msgspec.inspect.StructType):
-        return _known_fields(word, there)
-    if problem.startswith("Invalid enum value") and isinstance(there, msgspec.inspect.LiteralType):
-        values = [str(value) for value in there.values]
-        near = nearest(word, values)
-        return (f"Did you mean '{near}'? " if near else "") + f"Use one of: {', '.join(values)}"
-    if problem.startswith("Object missing required field"):
-        return f"Add {word}"
-    return next((remedy for start, remedy in _EXPECTED.items() if problem.startswith(start)), "")
+def as_written(wrong: Misfit, kind: type) -> Misfit:
+    """What is wrong with a value for `kind`, with the fields and words that would be right there."""
+    there = type_at(kind, wrong.path)
+    if wrong.field and isinstance(there, msgspec.inspect.StructType):
+        return wrong._replace(problem="no such field", remedy=_known_fields(wrong.field, there))
+    if missing := re.fullmatch("(.*) is missing", wrong.problem):
+        name = HUMAN.get(missing[1], missing[1])
+        return wrong._replace(problem=f"{name} is missing", remedy=f"Add '{name}: …'")
+    return with_words(wrong, kind)
 
 
 def _known_fields(word: str, kind: msgspec.inspect.StructType) -> str:
@@ -478,29 +471,5 @@ def _known_fields(word: str, kind: msgspec.inspect.StructType) -> str:
     near = nearest(word, [*known, *raw])
     if near:
         return f"Did you mean '{near}'?"
-    return f"Known: {', '.join(known)}"
-
-
-def _type_at(kind: msgspec.inspect.Type, path: str) -> msgspec.inspect.Type | None:
-    """The type of what stands at a path such as `.groups[0].spread`."""
-    for name, _ in re.findall(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]", path):
-        kind = _struct_of(kind)
-        if name and isinstance(kind, msgspec.inspect.StructType):
-            inner: Mapping[str, Any] = {field.name: field.type for field in kind.fields}
-            if name not in inner:
-                return None
-            kind = inner[name]
-        elif isinstance(kind, msgspec.inspect.ListType | msgspec.inspect.VarTupleType):
-            kind = kind.item_type
-        elif isinstance(kind, msgspec.inspect.DictType):
-            kind = kind.value_type
-        else:
-            return None
-    return _struct_of(kind)
-
-
-def _struct_of(kind: msgspec.inspect.Type) -> msgspec.inspect.Type:
-    """The type of an optional field without its None."""
-    if isinstance(kind, msgspec.inspect.UnionType):
-        return next((one for one in kind.types if not isinstance(one, msgspec.inspect.NoneType)), kind)
-    return kind
+    more = f" and {len(known) - MAX_FIELDS} more; see muster submit --help" if kind.cls is WorkloadSpec else ""
+    return f"Known: {', '.join(known[:MAX_FIELDS])}{more}"

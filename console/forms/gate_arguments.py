@@ -421,7 +421,6 @@ def _records(show: argparse.ArgumentParser) -> None:
 
 def _verify(verify: argparse.ArgumentParser) -> None:
     verify.epilog = _AUDIT_CODES
-    verify.formatter_class = argparse.RawDescriptionHelpFormatter
     verify.add_argument("files", nargs="*", metavar="FILE", help="journal or export (default the cell)")
     verify.add_argument(
         "--against", type=path_of, metavar="NOTEFILE", help="checkpoints that were remembered elsewhere"
@@ -462,5 +461,5 @@ def intent_number(text: str) -> int:
     """Number of an intent as people type it: i17 or 17."""
     digits = text.removeprefix("i")
     if not (digits.isascii() and digits.isdecimal() and len(digits) < 16):
-        raise argparse.ArgumentTypeError(f"{text[:40]!a} is no number of an intent, such as i17")
+        raise argparse.ArgumentTypeError(f"{text[:40]!a} is not the number of an intent; write it like i17")
     return int(digits)

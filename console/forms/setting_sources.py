@@ -69,17 +69,10 @@ def settings_told(flags: Mapping[str, Any], environment: Mapping[str, str] | Non
 
 
 def _file(path: Path) -> tuple[dict[str, Any], str, str]:
-    import tomllib
-
     try:
-        text = path.read_text(encoding="utf-8")
-        return tomllib.loads(text), text, ""
-    except FileNotFoundError:
-        return {}, "", ""
-    except (OSError, UnicodeDecodeError) as error:
-        return {}, "", f"{path} cannot be read ({getattr(error, 'strerror', '') or 'not UTF-8'})"
-    except tomllib.TOMLDecodeError as error:
-        return {}, "", f"{path} is not TOML: {error}"
+        return *settings.read_file(path), ""
+    except SpecError as error:
+        return {}, "", str(error)
 
 
 def _setting(
@@ -192,7 +185,7 @@ def write(path: Path, key: str, value: Value | None) -> None:
 
 def changed(text: str, key: str, value: Value | None, where: str) -> str:
     """The text with the key set to the value, or without it. Raises SpecError, RefusedError."""
-    table = _parsed(text, where)
+    table = settings.parsed(text, where)
     lines = text.splitlines(keepends=True)
     span = find(text, key)
     wanted = {name: held for name, held in table.items() if name != key}
@@ -204,7 +197,7 @@ def changed(text: str, key: str, value: Value | None, where: str) -> str:
         wanted[key] = list(value) if isinstance(value, tuple) else value
         made = _with(lines, span, f"{key} = {literal(value)}")
     after = "".join(made)
-    if (key in table and span is None) or _parsed(after, where) != wanted:
+    if (key in table and span is None) or settings.parsed(after, where) != wanted:
         raise RefusedError(f"'{key}' cannot be changed in {where} without other changes", "Change it in an editor")
     return after
 
@@ -276,22 +269,8 @@ def _comment(lines: list[str]) -> str:
     return ""
 
 
-def _parsed(text: str, where: str) -> dict[str, Any]:
-    import tomllib
-
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise SpecError(where, f"is not TOML: {error}", "Fix the line in an editor") from None
-
-
 def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(str(path), f"cannot be read ({getattr(error, 'strerror', '') or 'not UTF-8'})", "") from None
+    return settings.read_file(path)[1]
 
 
 def _replace(path: Path, before: str, after: str) -> None:

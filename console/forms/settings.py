@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from engine.model.errors import SpecError
+from engine.model.errors import SpecError, nearest
 
 FILE_NAME = "muster.toml"
 ENVIRONMENT = "MUSTER_"
@@ -249,6 +249,7 @@ def problems(environment: Mapping[str, str]) -> list[SpecError]:
     try:
         table, text = read_file(path)
         named = _subtable(table, "environments", path, text)
+        _subtable(table, "keys", path, text)
     except SpecError as error:
         return [error]
     tries: list[Callable[[], object]] = [
@@ -286,8 +287,9 @@ def environment_named(name: str, known: Sequence[Environment], where: str) -> En
     """Raises SpecError naming those there are."""
     found = next((each for each in known if each.name == name), None)
     if found is None:
-        there = ", ".join(each.name for each in known) or "none yet: add [environments.NAME]"
-        raise SpecError(where, f"there is no environment {name[:40]!a}", f"There is {there}")
+        there = ", ".join(each.name for each in known)
+        remedy = f"Use one of: {there}" if there else f"Add it to the file: [environments.{name[:40]}]"
+        raise SpecError(where, f"there is no environment {name[:40]!a}", remedy)
     return found
 
 
@@ -315,7 +317,8 @@ def given_keys(environment: Mapping[str, str]) -> dict[str, GivenKeys]:
 def _subtable(table: Mapping[str, Any], name: str, path: Path, text: str) -> dict[str, Any]:
     found = table.get(name, {})
     if not isinstance(found, dict):
-        raise SpecError(place(path, text, name), f"'{name}' is no table", f"Write [{name}] on a line of its own")
+        raise SpecError(place(path, text, name), f"'{name}' is a value, and must be a table",
+                        f"Write [{name}] on a line of its own, and what belongs to it below")  # fmt: skip
     return found
 
 
@@ -330,7 +333,7 @@ def _environment(name: str, path: Path, table: Mapping[str, Any], text: str) -> 
 def _check_environment(name: str, values: object, where: str) -> None:
     """Raises SpecError."""
     if not isinstance(values, dict) or not re.fullmatch(r"[A-Za-z0-9._-]{1,24}", name):
-        raise SpecError(where, f"{name[:40]!a} is no environment",
+        raise SpecError(where, f"{name[:40]!a} is not an environment",
                         "Write [environments.NAME], with at most 24 letters, digits, '.', '-' and '_'")  # fmt: skip
 
 
@@ -386,10 +389,10 @@ def audit_key_path(settings: ConsoleSettings, cell: str, paths: CellPaths) -> Pa
     return config_file(os.environ).parent / "audit" / f"{cell}.key"
 
 
-def check_cell_name(name: str) -> None:
+def check_cell_name(name: str, where: str = "cell") -> None:
     """A cell name is a folder name: it must not climb or hide."""
     if not name or "/" in name or name.startswith(".") or not name.isprintable() or len(name) > 64:
-        raise SpecError("cell", f"{name[:40]!a} is not a cell name", "Use at most 64 letters, digits, '-' and '_'")
+        raise SpecError(where, f"{name[:40]!a} is not a cell name", "Use at most 64 letters, digits, '-' and '_'")
 
 
 def paths_in(folder: Path) -> CellPaths:
@@ -427,16 +430,43 @@ def read_file(path: Path) -> tuple[dict[str, Any], str]:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return {}, ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(str(path), f"cannot be read ({_short(error)})", "Fix or remove the file") from None
+    except UnicodeDecodeError as error:
+        raise SpecError(str(path), f"byte {error.start} is not UTF-8 text", "Save the file as UTF-8") from None
+    except OSError as error:
+        raise SpecError(str(path), f"cannot be read ({error.strerror})", "Check its permissions: ls -l") from None
+    return parsed(text, str(path)), text
+
+
+def parsed(text: str, path: str) -> dict[str, Any]:
+    """The TOML of a file. Raises SpecError naming file, line and column."""
     import tomllib
 
     try:
-        return tomllib.loads(text), text
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        line = re.search(r"at line (\d+)", str(error))
-        last = len(text.splitlines())
-        raise SpecError(f"{path}:{line[1] if line else last}", f"is not TOML: {error}", "Fix the line") from None
+        at = re.search(r"at line (\d+), column (\d+)", str(error))
+        place = f"{path}:{at[1]}:{at[2]}" if at else f"{path}:{len(text.splitlines())}"
+        fault = next((fault for fault in _TOML_FAULTS if str(error).startswith(fault[0])), _TOML_FAULTS[0])
+        raise SpecError(place, fault[1], fault[2]) from None
+
+
+_TOML_FAULTS = (
+    ("Invalid value", "this is not a value", 'Put text in quotes, as in theme = "dark"; true and false in lower case'),
+    ("Cannot overwrite a value", "this key is given twice", "Keep one of them"),
+    ("Cannot declare", "this table is given twice", "Put its keys under one heading"),
+    ("Expected '=' after a key", "there is no = after the key", 'Write it like theme = "dark"'),
+    ("Expected newline", "there is more on the line than a value", "Put each key on its own line, and text in quotes"),
+    ("Expected ']'", "the name of a table is not closed", "Write it like [keys], on a line of its own"),
+    ("Invalid statement", "there is no key", 'Write it like theme = "dark"'),
+    ("Invalid initial character", "there is no key", 'Write it like theme = "dark", and a table like [keys]'),
+    ("Unclosed array", "a list is not closed", "Close it with ]"),
+    ("Unclosed inline table", "a { is not closed", "Close it with }"),
+    ("Unescaped", "a \\ in double quotes needs another before it", "Put the text in single quotes"),
+    ("Illegal character", "a quote is not closed on its line", "Close the quote"),
+    ("Unterminated string", "a quote is not closed", "Close the quote"),
+    ("Expected \"'\"", "a quote is not closed", "Close the quote"),
+)  # fmt: skip
+"""How the parser begins to say what it could not read, and (problem, remedy) in words for who wrote the file."""
 
 
 def _scalars(path: Path, table: Mapping[str, Any], text: str) -> dict[str, Any]:
@@ -478,6 +508,8 @@ def checked(key: str, value: Any, where: str) -> Any:
         check_speed(value, where)
     _check_choice(key, value, where)
     _check_model(key, value, where)
+    if key == "cell" and value:
+        check_cell_name(value, where)
     if key == "alert_labels":
         from runbooks.plans.incidents import label_table
 
@@ -488,17 +520,15 @@ def checked(key: str, value: Any, where: str) -> Any:
         try:
             duration_ms(value)
         except ValueError as error:
-            raise SpecError(where, f"'{key}' {error}", "") from None
+            raise SpecError(where, f"'{key}': {error}", "") from None
     return value
 
 
 def _of_type(key: str, value: Any, types: Mapping[str, type], where: str) -> Any:
     """The value as its key has it. Raises SpecError for another type, and for a key that is none of these."""
     if key not in types:
-        import difflib
-
-        near = difflib.get_close_matches(key, types, n=1)
-        remedy = f"Did you mean '{near[0]}'?" if near else f"Known keys: {', '.join(types)}"
+        near = nearest(key, types)
+        remedy = f"Did you mean '{near}'?" if near else f"Known keys: {', '.join(types)}"
         raise SpecError(where, f"unknown key '{key}'", remedy)
     kind = types[key]
     if kind is float and type(value) is int:
@@ -510,10 +540,10 @@ def _of_type(key: str, value: Any, types: Mapping[str, type], where: str) -> Any
             bool: "true or false",
             float: "a number",
             int: "a whole number",
-            str: "text",
-            tuple: "a list of strings",
+            str: "text, in quotes",
+            tuple: 'a list of texts, as in ["one", "two"]',
         }[kind]
-        raise SpecError(where, f"'{key}' is {value!r}", f"Give {wanted}")
+        raise SpecError(where, f"'{key}' cannot be {ascii(value)[:42]}", f"Give {wanted}")
     return value
 
 
@@ -526,14 +556,20 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 def _check_choice(key: str, value: Any, where: str) -> None:
     choices = _CHOICES.get(key)
     if choices is not None and value not in choices:
-        raise SpecError(where, f"'{key}' is {str(value)[:40]!a}", f"Give {', '.join(choices)}")
+        raise _not_allowed(key, value, choices, where)
+
+
+def _not_allowed(key: str, value: Any, choices: Sequence[str], where: str) -> SpecError:
+    near = nearest(str(value), choices)
+    meant = f"Did you mean '{near}'? " if near else ""
+    return SpecError(where, f"'{key}' cannot be {str(value)[:40]!a}", f"{meant}Use one of: {', '.join(choices)}")
 
 
 def _check_model(key: str, value: Any, where: str) -> None:
     if key == "model_egress" and value not in EGRESS:
-        raise SpecError(where, f"'{key}' is {value[:40]!a}", f"Give {', '.join(EGRESS)}")
+        raise _not_allowed(key, value, EGRESS, where)
     if key in ("model_max_tokens", "model_calls_minute") and not 1 <= value <= MAX_COUNT:
-        raise SpecError(where, f"'{key}' is {value}", f"Give 1 to {MAX_COUNT}")
+        raise SpecError(where, f"'{key}' cannot be {value}", f"Give a whole number from 1 to {MAX_COUNT}")
     if key in AMOUNTS:
         microusd(value, key, where)
 
@@ -547,14 +583,16 @@ def microusd(text: str, key: str, where: str) -> int:
     except ValueError:
         amount = -1
     if not 0 <= amount < MAX_USD * 1_000_000:
-        raise SpecError(where, f"'{key}' is {text[:40]!a}", 'Give an amount of USD such as "0.25", to the micro-USD')
+        raise SpecError(
+            where, f"'{key}' cannot be {text[:40]!a}", 'Give an amount of USD such as "0.25", to the micro-USD'
+        )
     return amount
 
 
 def check_speed(value: float, where: str) -> None:
     """Raises SpecError unless `value` is a speed the engine can keep: above 0, at most 1,000,000."""
     if not 0 < value <= 1_000_000:
-        raise SpecError(where, f"speed {value} is out of range", "Give a number above 0 and at most 1000000")
+        raise SpecError(where, f"speed cannot be {value:g}", "Give a number above 0 and at most 1000000, as in 60")
 
 
 def place(path: Path, text: str, *names: str) -> str:
@@ -582,7 +620,3 @@ def _named_lines(text: str) -> Iterator[tuple[int, tuple[str, ...]]]:
 
 def _path(dotted: str) -> tuple[str, ...]:
     return tuple(part.strip().strip("\"'") for part in dotted.split("."))
-
-
-def _short(error: Exception) -> str:
-    return getattr(error, "strerror", None) or type(error).__name__

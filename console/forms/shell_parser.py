@@ -21,6 +21,23 @@ MIN_WORD = 4
 LIKE, ALIKE, VERY_ALIKE = 0.6, 0.7, 0.85
 """From 0 to 1: of one of a few words that may have been meant, of one of a hundred, and of one that surely was."""
 WIDTH = 80
+MAX_LEFT = 26
+"""Cells of the left column of a help page."""
+SHARED = "which engine"
+"""Title of the options that nearly all commands have: `muster help options` says what they do."""
+
+
+_SAID = (
+    (r"-\w/(--)", r"\1"),
+    (r"^(.*): expected at least one argument$", r"\1 needs a value, or several"),
+    (r"^(.*): expected one argument$", r"\1 needs a value"),
+    (r"^(.*): expected (\d+) arguments?$", r"\1 needs \2 values"),
+    (r"^(.*): not allowed with argument (.*)$", r"\1 and \2 exclude each other; give one of them"),
+    (r"^(.*): ignored explicit argument (.*)$", r"\1 takes no value; got \2"),
+    (r"^one of the arguments (.*) is required$", lambda match: f"missing {' or '.join(match[1].split())}"),
+    (r"invalid \w+ value: (.*)$", r"\1 is not a value for it"),
+)
+"""What argparse says of wrong usage, and how we say it."""
 
 
 class HelpSection(NamedTuple):
@@ -114,7 +131,10 @@ class ShellParser(argparse.ArgumentParser):
             names = message.removeprefix(missing).split(", ")
             message = f"missing {', '.join(name if name.startswith('-') else name.upper() for name in names)}"
             self.exit(2, f"muster: {message}\n  Usage: {self.usage_line()}\n")
-        self.exit(2, f"muster: {message.removeprefix('argument ')}\n  See: {self.prog} --help\n")
+        message = message.removeprefix("argument ")
+        for said, told in _SAID:
+            message = re.sub(said, told, message)
+        self.exit(2, f"muster: {message}\n  See: {self.prog} --help\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Raises ArgumentError that names the nearest choice, where argparse would list them all."""
@@ -140,7 +160,7 @@ class ShellParser(argparse.ArgumentParser):
             if isinstance(action, LateCommands):
                 words.append(str(action.metavar))
             elif action.nargs != argparse.REMAINDER:
-                words.append(self._get_formatter()._format_args(action, _name_of(action)))
+                words.append(_FORMS.get(action.nargs, "{0}").format(_name_of(action)))
         for action in self._get_optional_actions():
             if action.required:
                 words.append(f"{action.option_strings[-1]} {action.metavar or _name_of(action)}")
@@ -148,12 +168,18 @@ class ShellParser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         self.filled()
-        return super().format_help() if self._commands is None else "\n".join([*self.page(), ""])
+        return "\n".join([*(self.page() if self._commands is not None else self._leaf_page()), ""])
+
+    def _leaf_page(self) -> list[str]:
+        """Help of a command without commands below: its arguments, then its options, then which engine it asks."""
+        lines = textwrap.wrap(f"Usage: {self.usage_line()}", WIDTH, subsequent_indent=" " * 7, break_on_hyphens=False)
+        lines += textwrap.wrap(_sentence(self.description), WIDTH)
+        return [*lines, *self.option_lines(), *(["", *self.epilog.splitlines()] if self.epilog else [])]
 
     def page(self) -> list[str]:
         """Help of a parser with commands below: a line or two for each."""
         wide = max(map(len, self.below))
-        lines = [f"Usage: {self.usage_line()}", *textwrap.wrap(self.description or "", WIDTH)]
+        lines = [f"Usage: {self.usage_line()}", *textwrap.wrap(_sentence(self.description), WIDTH)]
         for section in dict.fromkeys(section for section, _ in self.below.values()):
             rows = {word: text for word, (of, text) in self.below.items() if of == section}
             if section.words_only:
@@ -172,13 +198,20 @@ class ShellParser(argparse.ArgumentParser):
         return [*options, "", f"More of one: {self.prog} VERB --help"]
 
     def option_lines(self) -> list[str]:
-        """Each option with what it does."""
-        formatter = self._get_formatter()
-        for group in self._action_groups[1:]:
-            formatter.start_section(group.title)
-            formatter.add_arguments(group._group_actions)
-            formatter.end_section()
-        return ["", *formatter.format_help().splitlines()]
+        """Each argument and option with what it does; those that all commands have in a line."""
+        lines: list[str] = []
+        for group in self._action_groups:
+            shown = [each for each in group._group_actions if each.dest != "help" and each.help != argparse.SUPPRESS]
+            rows = [(_usage(each), _meaning(each)) for each in shown]
+            if not rows or any(isinstance(each, LateCommands) for each in group._group_actions):
+                continue
+            title = {"positional arguments": "", "options": "Options"}.get(str(group.title), _heading(group.title))
+            if group.title == SHARED and self.root is not self:
+                names = " ".join(each.option_strings[-1] for each in shown)
+                lines += ["", title, f"  {names}", "  muster help options  says what each does"]
+            else:
+                lines += ["", *([title] if title else []), *_columns(rows)]
+        return lines
 
 
 class LateCommands(argparse._SubParsersAction):  # type: ignore[type-arg]
@@ -193,6 +226,63 @@ class LateCommands(argparse._SubParsersAction):  # type: ignore[type-arg]
     def made(self, word: str) -> ShellParser:
         found: ShellParser = self._name_parser_map[word]
         return found.filled()
+
+
+_FORMS: dict[str | int | None, str] = {"?": "[{0}]", "*": "[{0} ...]", "+": "{0} [{0} ...]"}
+"""How an argument by place stands in the usage line, by how many there may be."""
+
+
+def _sentence(text: str | None) -> str:
+    """A description with a capital and a full stop."""
+    text = text or ""
+    return f"{_heading(text)}." if text and text[-1] not in ".?:" else _heading(text)
+
+
+def _heading(text: str | None) -> str:
+    return f"{(text or '')[:1].upper()}{(text or '')[1:]}"
+
+
+def _usage(action: argparse.Action) -> str:
+    """An argument or option as it is typed."""
+    value = "" if action.nargs == 0 else _words(action) if _is_short(action) else _name_of(action)
+    value += " ..." if action.nargs in ("+", "*") else ""
+    return " ".join(filter(None, [", ".join(_spellings(action)), value]))
+
+
+def _spellings(action: argparse.Action) -> list[str]:
+    """The ways to type an option; `--[no-]x` for one that may be turned off."""
+    names = list(action.option_strings)
+    return [f"--[no-]{names[0][2:]}"] if isinstance(action, argparse.BooleanOptionalAction) else names
+
+
+def _meaning(action: argparse.Action) -> str:
+    """What an argument or option does, and the words that it takes."""
+    words = "" if _is_short(action) else _words(action).replace("|", ", ")
+    return ": ".join(filter(None, [(action.help or "").replace("%%", "%"), words]))
+
+
+def _words(action: argparse.Action) -> str:
+    return "|".join(str(choice) for choice in action.choices or ())
+
+
+def _is_short(action: argparse.Action) -> bool:
+    """True if the words that an option takes fit into the left column."""
+    return bool(action.choices) and bool(action.option_strings) and len(_words(action)) <= MAX_LEFT // 2
+
+
+def _columns(rows: list[tuple[str, str]]) -> list[str]:
+    """What is typed on the left, what it does on the right; what is too long on the left has a line of its own."""
+    wide = min(max(len(left) for left, _ in rows), MAX_LEFT)
+    lines: list[str] = []
+    for left, right in rows:
+        if len(left) > wide:
+            lines.append(f"  {left}")
+            left = ""
+        start = f"  {left:<{wide}}  "
+        lines += textwrap.wrap(right, WIDTH, initial_indent=start, subsequent_indent=" " * len(start)) or [
+            start.rstrip()
+        ]
+    return lines
 
 
 def _name_of(action: argparse.Action) -> str:

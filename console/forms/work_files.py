@@ -37,12 +37,12 @@ from console.forms.fields import (
     SETTINGS_FORMS,
     Forms,
     Now,
+    as_written,
     did_you_mean,
-    remedy_of,
     tasks_of,
     workload_forms,
 )
-from engine.model.errors import SpecError
+from engine.model.errors import SpecError, misfit
 from engine.model.quantities import shown
 from engine.model.spec_parts import PRESETS
 from engine.model.specs import MEMORY_MIB, CellSpec, WorkloadSpec, check_workload, memory_by_name
@@ -55,6 +55,12 @@ workloads:
     estimate: 6h
     tasks: 8
     request: {cpu: 32, memory: 256GiB, gpu: 8}
+"""
+CELL_EXAMPLE = """\
+pools:
+  - {name: h100, nodes: 4, gpu_model: H100, capacity: {cpu: 96, memory: 1TiB, gpu: 8}}
+queues:
+  - {name: research, nominal: {gpu: 32}}
 """
 
 
@@ -87,7 +93,7 @@ def cell_of(document: LocatedDocument, prices: str | None = None) -> CellSpec:
     """
     raw = document.value
     if not isinstance(raw, dict):
-        document.fail("", "is not a cell", "Write a mapping with pools, queues and priority_classes")
+        document.fail("", "is not a cell", f"Write it like:\n{CELL_EXAMPLE}")
     nodes = [
         _renamed(document, node, NODE_FORMS, f"nodes[{i}]") if isinstance(node, dict) else node
         for i, node in enumerate(_list(document, raw, "nodes", ""))
@@ -95,7 +101,11 @@ def cell_of(document: LocatedDocument, prices: str | None = None) -> CellSpec:
     pools = []
     for i, pool in enumerate(_list(document, raw, "pools", "")):
         if not isinstance(pool, dict):
-            document.fail(f"pools[{i}]", "is not a pool", "Write a mapping with name and capacity")
+            document.fail(
+                f"pools[{i}]",
+                "is not a pool",
+                "Write it like: {name: h100, nodes: 4, capacity: {cpu: 96, memory: 1TiB, gpu: 8}}",
+            )
         nodes += _pool_nodes(document, pool, f"pools[{i}]")
         pools.append(_pool(document, pool, f"pools[{i}]"))
     queues = [_queue(document, queue, f"queues[{i}]") for i, queue in enumerate(_list(document, raw, "queues", ""))]
@@ -141,7 +151,9 @@ def _priced(document: LocatedDocument, cell: CellSpec, prices: str | None) -> Ce
     is free by omission. Raises SpecError."""
     beside = document.value.get("prices")
     if beside is not None and not isinstance(beside, str):
-        document.fail("prices", f"{shown(beside)} is not a path", "Give a CSV file of prices")
+        document.fail(
+            "prices", f"{shown(beside)} is not a path", "Give the path of a CSV file, as in prices: prices.csv"
+        )
     if prices is None and beside is None:
         for i, pool in enumerate(document.value.get("pools") or ()):
             if cell.pools[i].machine_type and not pool.keys() & {"price_usd_hour", "price_microusd_hour"}:
@@ -229,7 +241,8 @@ def _workload(document: LocatedDocument, raw: Any, path: str, now: Now) -> Workl
         values["run"] = _renamed(document, values["run"], RUN_FORMS, _join(path, "run"))
     short = {name: values.pop(name) for name in ONE_GROUP if name in values}
     if short and "groups" in values:
-        document.fail(path, f"has both 'groups' and one of {', '.join(ONE_GROUP)}", "Use one form")
+        both = ", ".join(f"'{name}'" for name in short)
+        document.fail(path, f"has both 'groups' and {both}", f"Move {both} into each of the groups")
     if short:
         values["groups"] = [_group(document, short, path)]
     elif "groups" in values:
@@ -362,13 +375,9 @@ def _convert(document: LocatedDocument, values: Any, kind: type, path: str) -> A
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
-        problem, _, at = str(error).partition(" - at `$")
-        at = at.removesuffix("`")
-        remedy = remedy_of(problem, kind, at)
-        field = re.fullmatch(r"Object contains unknown field `(.*)`", problem, re.DOTALL)
-        if field:
-            at, problem = _join(at, field[1]), "no such field"
-        document.fail(_as_written(document, (path + at).lstrip(".")), problem, remedy)
+        wrong = as_written(misfit(str(error)), kind)
+        at = _join(wrong.path, wrong.field) if wrong.field else wrong.path
+        document.fail(_as_written(document, (path + at).lstrip(".")), wrong.problem, wrong.remedy)
 
 
 def _list(document: LocatedDocument, raw: dict[str, Any], key: str, path: str) -> list[Any]:
@@ -376,7 +385,7 @@ def _list(document: LocatedDocument, raw: dict[str, Any], key: str, path: str) -
     if value is None:
         return []
     if not isinstance(value, list):
-        document.fail(_join(path, key), f"'{key}' is not a list", "Start each entry with '- '")
+        document.fail(_join(path, key), "is not a list", "Start each entry with '- '")
     return value
 
 

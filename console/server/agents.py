@@ -24,7 +24,7 @@ from starlette.responses import Response
 from console.client.credentials import CALLER
 from console.server.operations import VERSION, Operation, body, decoded, forbid_if_read_only, on_engine
 from engine.executors.agent_reports import SampleOf, UsageOf
-from engine.model.errors import SpecError
+from engine.model.errors import SpecError, misfit
 from runbooks.gate.approval_gate import wall_ms
 
 if TYPE_CHECKING:
@@ -203,8 +203,8 @@ def _unpacked(content: bytes, kind: type[Any]) -> Any:
     try:
         return msgspec.msgpack.decode(content, type=kind)
     except msgspec.ValidationError as error:
-        problem, _, at = str(error).partition(" - at `$")
-        raise SpecError(at.rstrip("`").lstrip(".") or "body", problem, "") from None
+        wrong = misfit(str(error))
+        raise SpecError(wrong.path.lstrip(".") or "body", wrong.problem, wrong.remedy) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SpecError("body", f"is not msgpack ({error})", "Send one msgpack value") from None
 

@@ -25,7 +25,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from console.client.questions import Method, SentParameter, ServiceQuestion, decoder, refuse_read_only
-from engine.model.errors import BusyError, MusterError, RefusedError, SpecError, UnreachableError
+from engine.model.errors import BusyError, MusterError, RefusedError, SpecError, UnreachableError, misfit
 from runbooks.plans.identity import AuthRefused, Unauthenticated
 
 if TYPE_CHECKING:
@@ -245,8 +245,8 @@ def decoded(content: bytes, kind: Any) -> Any:
     try:
         return decoder(kind).decode(content)
     except msgspec.ValidationError as error:
-        problem, _, at = str(error).partition(" - at `$")
-        raise SpecError(at.rstrip("`").lstrip(".") or "body", problem, "") from None
+        wrong = misfit(str(error))
+        raise SpecError(wrong.path.lstrip(".") or "body", wrong.problem, wrong.remedy) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise SpecError("body", f"is not JSON ({error})", "Send one JSON value") from None
     except RecursionError:

@@ -254,9 +254,9 @@ def read_value(unit: str, text: str) -> int:
 def _read_duration(text: str) -> int:
     parts = re.findall(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
     if not parts or "".join(a + b for a, b in parts) != re.sub(r"\s", "", text.lower()):
-        raise ValueError(f"'{printable(text)}' is not a duration; write for example 90s, 15m, 2h30m or 3d")
+        raise ValueError(f"'{printable(text)}' is not a duration; write it like 90s, 15m, 2h30m or 3d")
     if any(suffix not in _DURATION for _, suffix in parts) and parts != [("0", "")]:
-        raise ValueError(f"'{printable(text)}' needs a unit; write for example 90s, 15m, 2h30m or 3d")
+        raise ValueError(f"'{printable(text)}' needs a unit; write it like 90s, 15m, 2h30m or 3d")
     return round(sum(float(number) * _DURATION.get(suffix, 1) for number, suffix in parts))
 
 
@@ -266,31 +266,31 @@ def _read_time(text: str) -> int:
             return int(datetime.strptime(text.strip().rstrip("Z"), layout).replace(tzinfo=UTC).timestamp() * 1000)
         except ValueError:
             continue
-    raise ValueError(f"'{printable(text)}' is not a time; write for example 2026-03-01 or 2026-03-01T14:30 (UTC)")
+    raise ValueError(f"'{printable(text)}' is not a time; write it like 2026-03-01 or 2026-03-01T14:30 (UTC)")
 
 
 def _read_memory(number: float, suffix: str) -> int:
     suffix = suffix.removesuffix("ib").removesuffix("b")
     if suffix not in _MEMORY and number:
-        raise ValueError("memory needs a unit; write for example 512m, 64g or 1.5t")
+        raise ValueError("memory needs a unit; write it like 512m, 64g or 1.5t")
     return round(number * _MEMORY.get(suffix, 1))
 
 
 def _read_milli(number: float, suffix: str) -> int:
     if suffix not in ("", "m"):
-        raise ValueError(f"'{suffix}' is not a unit here; write for example 8, 0.5 or 500m")
+        raise ValueError(f"'{suffix}' is not a unit of it; write it like 8, 0.5 or 500m")
     return round(number if suffix else number * 1000)
 
 
 def _read_count(number: float, suffix: str) -> int:
     if suffix or number != int(number):
-        raise ValueError("a whole number is expected")
+        raise ValueError("needs a whole number; write it like 8")
     return int(number)
 
 
 def _read_percent(number: float, suffix: str) -> int:
     if suffix not in ("", "%"):
-        raise ValueError("a percentage is expected, for example 80%")
+        raise ValueError("needs a percentage such as 80%; write it like 80%")
     return round(number * 10)
 
 
@@ -303,4 +303,4 @@ _READ = {
     "permille": _read_percent,
     "money": lambda number, _suffix: round(number * 1_000_000),
 }
-_EXAMPLE = {"memory": "; write for example 64g", "disk": "; write for example 64g", "permille": "; write 80%"}
+_EXAMPLE = {"memory": "; write it like 64g", "disk": "; write it like 64g", "permille": "; write it like 80%"}

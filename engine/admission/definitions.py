@@ -7,6 +7,7 @@ names, quotas, bursts and the tree they make.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import TypeVar
 
 import msgspec
@@ -15,7 +16,7 @@ from engine.capacity.devices import check_devices
 from engine.capacity.scores import check_weights
 from engine.model import commands as cmd
 from engine.model import events as ev
-from engine.model.errors import NotFoundError, RefusedError, SpecError
+from engine.model.errors import NotFoundError, RefusedError, SpecError, listed, not_found
 from engine.model.spec_parts import (
     MAX_POOL_NODES,
     ScalingSpec,
@@ -56,7 +57,7 @@ def rows_of(state: State, ids: tuple[str, ...]) -> list[int]:
     known, arrays = state.workloads.row_of, state.workloads.array_names.index
     unknown = [i for i in ids if i not in known and i not in arrays]
     if unknown:
-        raise NotFoundError(f"there is no workload {listed(unknown)}", "List them with: muster get workloads")
+        raise not_found("workload", unknown, chain(known, arrays))
     if not ids:
         raise SpecError("ids", "is empty", "Give at least one")
     rows: list[int] = []
@@ -78,7 +79,7 @@ def nodes_of(state: State, ids: tuple[str, ...]) -> list[int]:
     known = state.capacity.row_of
     unknown = [i for i in ids if i not in known]
     if unknown:
-        raise NotFoundError(f"there is no node {listed(unknown)}", "List them with: muster get nodes")
+        raise not_found("node", unknown, known)
     if not ids:
         raise SpecError("ids", "is empty", "Give at least one")
     return [known[i] for i in dict.fromkeys(ids)]
@@ -86,11 +87,6 @@ def nodes_of(state: State, ids: tuple[str, ...]) -> list[int]:
 
 def ids_of(state: State, rows: list[int]) -> tuple[str, ...]:
     return tuple(state.workloads.ids[row] for row in rows)
-
-
-def listed(ids: list[str]) -> str:
-    shown = ", ".join(f"'{i[:64].encode('unicode_escape').decode()}'" for i in ids[:5])
-    return shown + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
 
 
 def check_queues(new: tuple[QueueSpec, ...], known: dict[str, int], busy: set[str]) -> list[QueueSpec]:
@@ -451,8 +447,7 @@ def set_policy(state: State, command: cmd.SetPolicy) -> Checked:
 def set_price(state: State, command: cmd.SetPrice) -> Checked:
     pool = state.capacity.pool_of.get(command.pool)
     if pool is None:
-        known = ", ".join(sorted(state.capacity.pool_of)) or "none is defined"
-        raise NotFoundError(f"there is no pool '{command.pool[:64]}'", f"Use one of: {known}")
+        raise not_found("pool", [command.pool], state.capacity.pool_of)
     check_price(command.price_microusd_hour, "price_microusd_hour")
     same = state.capacity.pools[pool].price_microusd_hour == command.price_microusd_hour
     return [] if same else [ev.PriceSet(pool, command.price_microusd_hour)], (command.pool,)
@@ -467,7 +462,7 @@ def remove_budgets(state: State, command: cmd.RemoveBudgets) -> Checked:
     names = tuple(dict.fromkeys(command.names))
     unknown = [name for name in names if name not in state.budgets.row_of]
     if unknown:
-        raise NotFoundError(f"there is no budget {listed(unknown)[:256]}", "List them with: muster budget list")
+        raise not_found("budget", unknown, state.budgets.row_of)
     return [ev.BudgetRemoved(name) for name in names], names
 
 
@@ -543,8 +538,7 @@ def pool_row(state: State, name: str) -> int:
     """Raises NotFoundError."""
     found = state.capacity.pool_of.get(name)
     if found is None:
-        known = ", ".join(state.capacity.pool_of) or "none is defined"
-        raise NotFoundError(f"there is no pool '{name[:64]}'", f"Use one of: {known}")
+        raise not_found("pool", [name], state.capacity.pool_of)
     return found
 
 

@@ -123,7 +123,7 @@ def check_fleet(spec: FleetSpec) -> None:
         check_quantity(tenant.weight, f"tenants[{i}].weight", least=1, most=MILLION)
         for name, most in tenant.quota.items():
             if name not in RESOURCES:
-                raise SpecError(f"tenants[{i}].quota.{name}", "is no resource", f"Use: {', '.join(RESOURCES)}")
+                raise SpecError(f"tenants[{i}].quota.{name}", "is not a resource", f"Use: {', '.join(RESOURCES)}")
             check_quantity(most, f"tenants[{i}].quota.{name}")
         for cell in (*tenant.cells, *((tenant.home,) if tenant.home else ())):
             known_cell(cell, cells, f"tenants[{i}]")

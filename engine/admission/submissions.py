@@ -16,7 +16,7 @@ from operator import attrgetter
 import msgspec
 import numpy as np
 
-from engine.admission.definitions import ids_of, listed, members_of
+from engine.admission.definitions import ids_of, members_of
 from engine.capacity import mig
 from engine.capacity.node_attributes import known_labels, known_values
 from engine.capacity.task_shapes import Bonds, Shape, accepts, tolerates
@@ -24,7 +24,8 @@ from engine.capacity.topology import domain_room, levels_asked, when_empty
 from engine.model import commands as cmd
 from engine.model import events as ev
 from engine.model.columns import view
-from engine.model.errors import MusterError, RefusedError, SpecError
+from engine.model.errors import MusterError, RefusedError, SpecError, listed
+from engine.model.quantities import with_unit
 from engine.model.specs import (
     ID_PATTERN,
     LEVELS,
@@ -373,7 +374,7 @@ def _check_group(state: State, group: TaskGroup, queue: int, qos: Qos, where: st
     if not eligible and qos == "guaranteed":
         _check_overcommitted(state, group, named, where)
     if not eligible:
-        raise SpecError(f"{where}.request", "no node of this cell could ever run one such task", _largest(state, group))
+        raise SpecError(f"{where}.request", "no node of this cell could run one such task", _largest(state, group))
     shape = Shape(group, pools, Bonds(qos=qos))
     nodes = could_be(state, shape, state.capacity.suited(shape))
     if not any(nodes[i] for i in eligible):
@@ -547,13 +548,19 @@ def _largest(state: State, group: TaskGroup) -> str:
     limits += [f"{group.capacity_type} nodes"] if group.capacity_type else []
     if not open_to:
         return f"It asks for {' and '.join(limits)}, and there are none; pools: {listed([p.name for p in there])}"
-    parts = []
-    for i, wanted in enumerate(group.request.vector()):
-        if wanted:
-            best = max(p.offered.vector()[i] for p in open_to)
-            among = f" of {', '.join(limits)}" if limits else ""
-            parts.append(f"{RESOURCES[i]} {wanted} asked, {best} on the largest node{among}")
+    among = f" of {', '.join(limits)}" if limits else ""
+    asked = [(i, wanted) for i, wanted in enumerate(group.request.vector()) if wanted]
+    best = {i: max(p.offered.vector()[i] for p in open_to) for i, _ in asked}
+    beyond = [(i, wanted) for i, wanted in asked if wanted > best[i]] or asked
+    parts = [
+        f"A task asks for {with_unit(RESOURCES[i], wanted)}{_OF.get(RESOURCES[i], '')}; the largest node{among} has "
+        f"{with_unit(RESOURCES[i], best[i])}"
+        for i, wanted in beyond
+    ]
     models = sorted({p.gpu_model for p in state.capacity.pools if p.gpu_model})
     if group.gpu_models:
-        parts.append(f"device model {' or '.join(group.gpu_models)} asked, there are {', '.join(models) or 'none'}")
-    return "; ".join(parts)
+        parts.append(f"It asks for {' or '.join(group.gpu_models)}; GPU models: {', '.join(models) or 'none'}")
+    return ". ".join(parts)
+
+
+_OF = {"memory_mib": " of memory", "disk_mib": " of disk"}

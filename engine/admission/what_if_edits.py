@@ -7,7 +7,6 @@ shock hits are chosen at that moment.
 
 from __future__ import annotations
 
-import difflib
 import zlib
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -17,13 +16,11 @@ import msgspec
 from engine.model import commands as cmd
 from engine.model import what_if_edits as ed
 from engine.model.columns import view
-from engine.model.errors import MusterError
+from engine.model.errors import LISTED_BY, MusterError, listed, nearest
 from engine.model.specs import MAX_QUANTITY, RESOURCES, NodeSpec, NodeState, WorkloadState, check_id, check_workload
 from engine.state.cell_state import State, members
 
 MAX_NEW_NODES = 200_000
-MAX_COMPARED = 20_000
-"""Names among which the nearest is looked for."""
 Step = tuple[int, tuple[cmd.AnyCommand, ...]]
 """(cell ms, commands)"""
 
@@ -39,7 +36,7 @@ def refuse_wrong(state: State, edits: Sequence[ed.AnyEdit], horizon_ms: int) -> 
         found.look_at(i, edit)
     found.contradictions(edits)
     if found.problems:
-        raise ed.EditsError(found.problems)
+        raise ed.EditsError(found.problems, found.remedies)
 
 
 class _Check:
@@ -49,6 +46,7 @@ class _Check:
         self.state = state
         self.horizon_ms = horizon_ms
         self.problems: list[str] = []
+        self.remedies: list[str] = []
         self._new_nodes: set[str] = set()
         self._new_jobs: set[str] = set()
         self._said = ""
@@ -97,14 +95,18 @@ class _Check:
                 self._jobs(edit.ids, _BOUND, "is not running", edit.at_ms)
                 self._migrate(edit)
 
-    def _wrong(self, problem: str) -> None:
+    def _wrong(self, problem: str, remedy: str = "") -> None:
         self.problems.append(f"{self._said}: {problem}")
+        self.remedies.append(remedy)
 
     def _known(self, what: str, name: str, known: Iterable[str]) -> bool:
         if name in known:
             return True
-        near = _nearest(name, known)
-        self._wrong(f"there is no {what} '{_cut(name)}'" + (f", did you mean {near}?" if near else ""))
+        names = list(known)
+        near = nearest(name, names)
+        hint = f", did you mean {near}?" if near else ""
+        there = f"List them with: {LISTED_BY[what]}" if what in LISTED_BY else f"There are {listed(names)}"
+        self._wrong(f"there is no {what} '{_cut(name)}'{hint}", "" if near else there)
         return False
 
     def _pool(self, name: str) -> None:
@@ -179,7 +181,7 @@ class _Check:
             try:
                 check_workload(spec, f"workload '{_cut(spec.id)}'")
             except MusterError as error:
-                self._wrong(str(error))
+                self._wrong(error.problem, error.remedy)
                 continue
             self._queue(spec.queue)
             self._known("priority class", spec.priority_class, w.priority_of)
@@ -307,14 +309,6 @@ def _settles(edit: ed.AnyEdit) -> list[tuple[str, str]]:
             return [("the size of pool", edit.pool)]
         case _:
             return []
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    """The most alike of the names; of many only those that begin alike are compared."""
-    names = list(known)
-    if len(names) > MAX_COMPARED:
-        names = [other for other in names if other[:2] == name[:2]][:MAX_COMPARED]
-    return next(iter(difflib.get_close_matches(name[:128], names, 1)), "")
 
 
 def _cut(text: str) -> str:

@@ -12,12 +12,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-from engine.admission.definitions import Checked, ids_of, listed, rows_of
+from engine.admission.definitions import Checked, ids_of, rows_of
 from engine.admission.submissions import check_place
 from engine.model import commands as cmd
 from engine.model import events as ev
 from engine.model.commands import MAX_EVIDENCE
-from engine.model.errors import MusterError, RefusedError, SpecError
+from engine.model.errors import MusterError, RefusedError, SpecError, listed
 from engine.model.specs import (
     RESOURCES,
     Resources,

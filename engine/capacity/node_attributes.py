@@ -22,7 +22,7 @@ import numpy as np
 
 from engine.capacity.task_shapes import Demand, Shape, tolerates
 from engine.model.columns import Ints, Mask, Names, Table, view
-from engine.model.errors import NotFoundError
+from engine.model.errors import not_found
 from engine.model.specs import LEVELS, NodeSpec, NodeState, PoolSpec, ScalingSpec, Taint
 
 OPEN = -1
@@ -238,7 +238,7 @@ class NodeTable(Table):
     def row(self, node_id: str) -> int:
         found = self.row_of.get(node_id)
         if found is None:
-            raise NotFoundError(f"there is no node '{node_id}'", "List them with: muster get nodes")
+            raise not_found("node", [node_id], self.row_of)
         return found
 
     def device_count(self, node: int) -> int:

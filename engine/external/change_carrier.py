@@ -131,26 +131,26 @@ def why_not_again(held: CarriedIntent, undone: Sequence[CarriedStep], boot: str,
     """Why what is so no longer is left to a person; empty: it was forgotten, and is done again. `boot`:
     the run of slurmctld that answers now."""
     if held.again >= MAX_AGAIN:
-        return f"slurmctld has forgotten it {held.again} times, or somebody undoes it"
+        return f"slurmctld has lost it {held.again} times, or somebody keeps undoing it"
     # A job that was forgotten itself is submitted anew, whenever that can be: never without what was done to it.
     known = [part for part in undone if part.standing != "missing"]
     why = _why_not_forgotten(held, known, boot)
     if known and not why and now_ms - held.wanted_ms > AGAIN_WITHIN_MS:
-        return "slurmctld has forgotten it, and it was wanted too long ago to be done again by itself"
+        return "slurmctld has lost it, and the request is too old to be repeated automatically"
     return why
 
 
 def _why_not_forgotten(held: CarriedIntent, known: Sequence[CarriedStep], boot: str) -> str:
     """Why nobody can tell that slurmctld forgot it; empty: it did."""
     if known and held.boot and held.boot == boot:
-        return "somebody has undone it: slurmctld has run on since"
+        return "somebody undid it: slurmctld has not restarted since"
     if all(part.step.do in FOR_GOOD for part in known):
         return ""
     if not held.boot or not boot:
-        return "slurmctld has forgotten it in a crash, or somebody has undone it"
+        return "slurmctld lost it in a crash, or somebody undid it"
     others = [part.setting for part in known if not _is_as_before(part)]
     if others:
-        return f"slurmctld was started anew since, but nothing tells that it was so before: {few(others)}"
+        return f"slurmctld has restarted since, and nothing shows that it was done before: {few(others)}"
     return ""
 
 
@@ -250,7 +250,7 @@ class ChangeCarrier:
                 self._carry_all()
                 self.trouble = ""
             elif self._held:
-                self.trouble = "Slurm's list of jobs was not seen yet"
+                self.trouble = "Slurm's job list has not been read yet"
         except (SlurmUnavailable, SlurmRefused) as error:
             self.trouble = str(error)
         for held in list(self._held.values()):
@@ -431,13 +431,13 @@ class ChangeCarrier:
         doubt = why_not_again(held, undone, self._boot, self._wall_ms()) or self._forbidden(held.number)
         if doubt:
             told = few([part.text for part in undone])
-            self._note(held, Phase.IN_DOUBT, f"it was done and read back, and is so no longer: {told}; {doubt}")
+            self._note(held, Phase.IN_DOUBT, f"it was done and verified, and no longer holds: {told}; {doubt}")
             return
         for part in undone:
             part.tried = False
         held.at_ms = self._wall_ms()
         held.again += 1
-        self._note(held, Phase.OPEN, "slurmctld has forgotten it: done again")
+        self._note(held, Phase.OPEN, "slurmctld has lost it: done again")
 
     def _last_set(self) -> LastSet:
         """Return the last setting of each thing, made or perhaps made: that it is no longer as it was set before is
@@ -493,12 +493,12 @@ class ChangeCarrier:
         waiting = [part for part in held.parts or () if part.standing == "missing" and self._is_left(part)]
         if waiting:
             return  # for a job of ours that is being submitted anew, whatever time that takes
-        why = self.trouble or "its effect was not to be seen"
+        why = self.trouble or "its effect was not visible"
         if held.phase == Phase.OPEN and held.parts is None:
             self._note(held, Phase.EXPIRED, f"Slurm could not be asked within {GIVE_UP_MS // 1000} s: {why}")
         else:
             open_ = [part.text or part.step.target for part in held.parts or () if self._is_left(part)]
-            self._note(held, Phase.IN_DOUBT, f"not seen to be done within {GIVE_UP_MS // 1000} s: {few(open_)}; {why}")
+            self._note(held, Phase.IN_DOUBT, f"not confirmed within {GIVE_UP_MS // 1000} s: {few(open_)}; {why}")
 
 
 AT_ONCE = 5

@@ -195,9 +195,9 @@ def _node(
     node: Node, pool: str, places: dict[str, tuple[str, str]], boots: BootTimes, left: UnsupportedCounts
 ) -> seen.NodeSeen:
     if ident(node.name) != node.name:
-        left.note("node names with odd characters are shown with _ in their place", ident(node.name))
+        left.note("node names with odd characters are shown with _ instead", ident(node.name))
     if len(node.features) > MAX_LABELS:
-        left.note(f"more than {MAX_LABELS} features of a node: the rest is left out", node.name)
+        left.note(f"more than {MAX_LABELS} features of a node: the others are left out", node.name)
     labels = {FEATURE + ident(feature): "yes" for feature in node.features[:MAX_LABELS]}
     rack, block = places.get(node.name, (node.switch, ""))
     spec = NodeSpec(id=ident(node.name), pool=pool, rack=ident(rack, ""), block=ident(block, ""), labels=labels)
@@ -228,7 +228,7 @@ def _queue(partition: SlurmPartition, left: UnsupportedCounts) -> seen.QueueSeen
     if partition.oversubscribe > 1:
         left.note("partitions where jobs share CPUs (OverSubscribe): each CPU counts once", partition.name)
     if partition.nodes_max not in (None, UNLIMITED) or partition.nodes_min > 1:
-        left.note("least and most nodes of a job in a partition are not modelled", partition.name)
+        left.note("minimum and maximum nodes of a job in a partition are not modelled", partition.name)
     return seen.QueueSeen(queue=QueueSpec(name=ident(partition.name)), open=partition.state not in ("DOWN", "INACTIVE"))
 
 
@@ -401,8 +401,8 @@ class JobMapping:
         if job.nodes_required:
             labels["node"] = tuple(ident(node) for node in job.nodes_required[:MAX_LABELS])
         for given, what in (
-            (job.contiguous, "nodes next to each other (--contiguous)"),
-            (job.switches, "most switches (--switches)"),
+            (job.contiguous, "adjacent nodes (--contiguous)"),
+            (job.switches, "at most so many switches (--switches)"),
             (job.licenses, "licenses"),
         ):
             if given:
@@ -437,7 +437,7 @@ class JobMapping:
 
     def _reservation(self, job: Job, name: str) -> str:
         if job.reservation and ident(job.reservation) not in self._at.reservations:
-            self._left.note("jobs in reservations that are not shown count as if they named none", name)
+            self._left.note("jobs in reservations that are not shown count as if they named no reservation", name)
             return ""
         return ident(job.reservation, "")
 

@@ -18,7 +18,7 @@ from itertools import pairwise
 import msgspec
 
 from engine.admission import definitions as df
-from engine.admission.definitions import Checked, check_queues, listed
+from engine.admission.definitions import Checked, check_queues
 from engine.admission.submissions import check_submission
 from engine.capacity.devices import closest
 from engine.command_checks import check
@@ -27,7 +27,7 @@ from engine.model import commands as cmd
 from engine.model import events as ev
 from engine.model import external_cells as seen
 from engine.model.commands import CARRIED, why_not
-from engine.model.errors import MusterError, RefusedError, SpecError
+from engine.model.errors import MusterError, RefusedError, SpecError, listed
 from engine.model.external_cells import MAX_RUNS
 from engine.model.specs import (
     RESOURCES,
@@ -133,7 +133,7 @@ class ObservationFold:
             yield ev.PoolAdded(df.canonical(pool))
         elif self._state.capacity.pools[known].capacity != pool.capacity:
             raise RefusedError(
-                f"pool '{pool.name}' is there with other machines", "Give machines that differ another pool"
+                f"pool '{pool.name}' already has different machines", "Put different machines into another pool"
             )
 
     def _nodes(self, group: list[seen.NodeSeen]) -> Iterator[ev.AnyEvent]:
@@ -234,7 +234,7 @@ class ObservationFold:
         kept = [name for name in spec.nodes if capacity.booking[capacity.row_of[name]] >= 0]
         if kept:
             raise RefusedError(
-                f"reservation '{spec.name}': node '{kept[0]}' is kept for another one too", "It counts for that one"
+                f"reservation '{spec.name}': node '{kept[0]}' is in another reservation too", "It counts for that one"
             )
         self.changed[spec.name] = None
         yield ev.Reserved(df.canonical(spec))
@@ -386,7 +386,7 @@ class ObservationFold:
         state, w = self._state, self._state.workloads
         if not state.is_bound(row):
             if not each.holds:
-                raise SpecError(f"workload '{each.spec.id}'", "runs, but it is not said where", "")
+                raise SpecError(f"workload '{each.spec.id}'", "runs, but Slurm does not say where", "")
             yield from self._queued(row)
             groups, placements = self._claims(row, each)
             if groups != w.class_at(row).groups:
@@ -534,7 +534,7 @@ def _refuse_too_many(state: State) -> None:
     if len(state.intents.open) >= MAX_OPEN:
         raise RefusedError(
             f"{len(state.intents.open):,} intents wait for Slurm",
-            "See what it says: muster slurm intents; then try again",
+            "Check them: muster slurm intents; then try again",
         )
 
 
@@ -549,7 +549,7 @@ def _submissions(state: State, command: cmd.Submit, now_ms: int) -> Checked:
     """Each workload is an intent of its own: Slurm takes or refuses them one by one."""
     taken = [spec.id for spec in command.workloads if spec.id in state.intents.ids]
     if taken:
-        raise SpecError("workload.id", f"{listed(taken)} was asked for already", "Give each workload its own id")
+        raise SpecError("workload.id", f"{listed(taken)} was already requested", "Give each workload its own id")
     for i, spec in enumerate(command.workloads):
         check_job(spec, f"workloads[{i}]" if len(command.workloads) > 1 else "workload")
     known = state.workloads.priority_of

@@ -120,7 +120,7 @@ def judge(sent: SentSubmission, look: JobListing, found: Sequence[Job], ended_ke
             "unknown", why="it is not in Slurm's list, which would have dropped it by now if it had ended"
         )
     if sent.accepted:
-        return SubmissionMatch("lost", why="slurmctld has forgotten it")
+        return SubmissionMatch("lost", why="slurmctld has lost it")
     if age_s > QUARANTINE_S:
         return SubmissionMatch("lost", why="it did not arrive")
     return SubmissionMatch("wait", why="it may still arrive")
@@ -195,7 +195,7 @@ def _under_its_id(far: Any, intent: Intent) -> str:
     try:
         job = far.job(intent.job)
     except SlurmGone:
-        return f"job {intent.job}, the id it was given: Slurm has no such job any more"
+        return f"job {intent.job}, the id it was given: Slurm no longer has this job"
     if carries(job, intent.token) and not _may_be_ours(far, job):
         return f"job {job.id}, the id it was given, carries its token, but is {job.user}'s: {_state(job)}"
     if carries(job, intent.token):

@@ -20,6 +20,11 @@ Each carries `problem` (what was wrong and where) and `remedy` (what to do about
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import NamedTuple
+
 
 class MusterError(Exception):
     """Base of all named errors."""
@@ -122,3 +127,83 @@ def of_code(code: str, problem: str, remedy: str) -> MusterError:
     if code == SpecError.code:
         return SpecError("", problem, remedy)
     return _BY_CODE.get(code, MusterError)(problem, remedy)
+
+
+MAX_ALIKE = 2_000
+"""Names that one with a slip is compared with."""
+MAX_LISTED = 5
+MIN_BEGUN = 3
+"""Letters of a name that is taken for the beginning of another."""
+MAX_LOOKED_AT = 100_000
+"""Of a longer list only so many are looked through for names that begin alike."""
+LISTED_BY = {
+    "workload": "muster get workloads", "node": "muster get nodes", "queue": "muster get queues",
+    "pool": "muster get pools", "reservation": "muster get reservations", "budget": "muster budget list",
+}  # fmt: skip
+"""Kind of thing -> the command that lists those there are."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known name most like this one, empty when none is. Of many, only those that begin alike are compared."""
+    names = list(islice(known, MAX_LOOKED_AT))
+    if len(names) > MAX_ALIKE:
+        names = [other for other in names if other[:2] == name[:2]][:MAX_ALIKE]
+    from difflib import get_close_matches  # a right name does without
+
+    begun = (other for other in names if len(name) >= MIN_BEGUN and other.startswith(name))
+    return next(iter(get_close_matches(name[:128], names, 1)), "") or next(begun, "")
+
+
+def not_found(kind: str, names: Iterable[str], known: Iterable[str]) -> NotFoundError:
+    """The error for names that nothing of the kind has: the nearest to the first, and the command that lists them."""
+    unknown = list(names)
+    near = nearest(unknown[0], known)
+    meant = f"Did you mean {near}? " if near else ""
+    return NotFoundError(f"there is no {kind} {listed(unknown)}", f"{meant}List them with: {LISTED_BY[kind]}")
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first of the names in quotes, and how many more there are."""
+    shown = ", ".join(f"'{name[:64].encode('unicode_escape').decode()}'" for name in names[:MAX_LISTED])
+    return shown + (f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else "")
+
+
+class Misfit(NamedTuple):
+    """Value that does not fit the field it is given for, in words for who wrote it."""
+
+    path: str
+    """Of the value, such as `.groups[0].request`; empty for the whole."""
+    problem: str
+    remedy: str
+    field: str = ""
+    """Name that is no field there, if that is the problem."""
+
+
+_MISFIT = re.compile(r"(?s)(.*?)(?: - at `(?:key in )?\$(.*?)`)?")
+_EXPECTED = re.compile(r"(?s)Expected `([^`]*)`(.*?)(?:, got `?([^`]*?)`?)?")
+_TYPES = {
+    "int": ("a number", "a whole number"), "float": ("a number with a fraction", "a number"),
+    "bool": ("true or false", "true or false"), "null": ("empty", "nothing"),
+    "str": ("text", "text, in quotes where it looks like a number"),
+    "object": ("a mapping", "a mapping, as in {field: value}"), "array": ("a list", "a list, as in [one, two]"),
+}  # fmt: skip
+"""Type in messages of msgspec -> a value of it, and what is asked for where it is expected."""
+
+
+def misfit(message: str) -> Misfit:
+    """A message of `msgspec` about a value that it could not convert."""
+    text, path = _MISFIT.fullmatch(message).groups()  # type: ignore[union-attr]
+    name = text.partition("`")[2].rpartition("`")[0]
+    if text.startswith("Object contains unknown field"):
+        return Misfit(path or "", f"there is no field '{name}'", "Remove it, or correct its spelling", name)
+    if text.startswith("Object missing required field"):
+        return Misfit(path or "", f"{name} is missing", f"Add {name}")
+    if wrong := re.match(r"(?s)Invalid (?:enum )?value (.*)", text):
+        return Misfit(path or "", f"{wrong[1]} is not allowed", "Use one of the values that the documentation lists")
+    if (expected := _EXPECTED.fullmatch(text)) is None:
+        return Misfit(path or "", f"is not as it must be ({text})", "Correct this value")
+    kinds, limit, got = expected.groups()
+    wanted = " or ".join(_TYPES.get(kind, ("", kind))[1] for kind in kinds.removesuffix(" | null").split(" | "))
+    wanted += limit.replace(" of length", ", of length").replace("matching regex", "of the form")
+    given = _TYPES[got][0] if got in _TYPES else f"{got} long" if got else "out of range"
+    return Misfit(path or "", f"is {given}; it must be {wanted.partition(', ')[0]}", f"Write {wanted}")

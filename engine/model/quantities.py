@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -26,13 +26,13 @@ _DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|min|[smhdw])")
 def cpu_milli(value: Any) -> int:
     """Milli-CPU of `4`, `0.5`, `"4"` or `"500m"`. Raises ValueError saying what was expected."""
     if isinstance(value, str) and value.endswith("m"):
-        return _whole(_number(value[:-1], "cores such as 4, 0.5 or 500m"), "milli-CPU")
-    return _whole(_number(value, "cores such as 4, 0.5 or 500m") * 1000, "milli-CPU")
+        return _whole(_number(value[:-1], "a number of cores such as 4, 0.5 or 500m"), "1m, a thousandth of a core")
+    return _whole(_number(value, "a number of cores such as 4, 0.5 or 500m") * 1000, "1m, a thousandth of a core")
 
 
 def gpu_milli(value: Any) -> int:
     """Milli-GPU of `8` or `0.5`. Raises ValueError saying what was expected."""
-    return _whole(_number(value, "devices such as 8, or a share such as 0.5") * 1000, "thousandths of a device")
+    return _whole(_number(value, "a number of GPUs such as 8, or a share of one such as 0.5") * 1000, "0.001 of a GPU")
 
 
 def memory_mib(value: Any) -> int:
@@ -42,7 +42,7 @@ def memory_mib(value: Any) -> int:
     factor = _MEMORY_UNITS.get(match[2].upper()) if match else None
     if match is None or factor is None:
         raise ValueError(f"{shown(value)} is not {expected}")
-    return _whole(Decimal(match[1]) * factor / 2**20, "MiB")
+    return _whole(Decimal(match[1]) * factor / 2**20, "1MiB")
 
 
 def duration_ms(value: Any) -> int:
@@ -52,12 +52,12 @@ def duration_ms(value: Any) -> int:
     parts = _DURATION_PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise ValueError(f"{shown(value)} is not {expected}")
-    return _whole(sum(Decimal(number) * _DURATION_UNITS[unit] for number, unit in parts), "milliseconds")
+    return _whole(sum(Decimal(number) * _DURATION_UNITS[unit] for number, unit in parts), "1ms")
 
 
 def money_microusd(value: Any) -> int:
     """Micro-USD of an amount in USD such as `12.5`. Raises ValueError saying what was expected."""
-    return _whole(_number(value, "an amount in USD such as 12.5") * 1_000_000, "micro-USD")
+    return _whole(_number(value, "an amount in USD such as 12.5") * 1_000_000, "$0.000001")
 
 
 def _number(value: Any, expected: str) -> Decimal:
@@ -71,12 +71,48 @@ def _number(value: Any, expected: str) -> Decimal:
     raise ValueError(f"{shown(value)} is not {expected}")
 
 
-def _whole(number: Decimal | int, unit: str) -> int:
+def _whole(number: Decimal | int, least: str) -> int:
+    """The number, which counts the least amount that there is."""
     if not -(2**63) < number < 2**63:
         raise ValueError("is too large")
     if number != int(number):
-        raise ValueError(f"is not a whole number of {unit}")
+        raise ValueError(f"is too fine: the least step is {least}")
     return int(number)
+
+
+MAX_SPOKEN = 10**12
+"""Raw values beyond it are nobody's wish: they are shown as they are."""
+_OF_UNIT: dict[str, Callable[[int], str]] = {
+    "overcommit.cpu_milli": lambda value: f"{value / 1000:g}",
+    "overcommit.memory_mib": lambda value: f"{value / 1000:g}",
+    "cpu_milli": lambda value: f"{value / 1000:,.10g} CPU",
+    "gpu_milli": lambda value: f"{value / 1000:,.10g} GPU",
+    "_mib": lambda value: f"{value / 1024:,.10g}GiB" if value % 1024 == 0 else f"{value:,}MiB",
+    "_permille": lambda value: f"{value / 10:,.10g}%",
+    "_microusd": lambda value: _dollars(value),
+    "_microusd_hour": lambda value: f"{_dollars(value)} an hour",
+    "_ms": lambda value: spelt(value),
+}
+
+
+def with_unit(field: str, value: int) -> str:
+    """A raw value as people write it, by the unit at the end of its field's name: 1500 of `cpu_milli` is "1.5 CPU"."""
+    if not value or abs(value) > MAX_SPOKEN:
+        return str(value)
+    return next((told(value) for unit, told in _OF_UNIT.items() if field.endswith(unit)), str(value))
+
+
+def _dollars(microusd: int) -> str:
+    return ("-$" if microusd < 0 else "$") + f"{abs(microusd) / 1_000_000:,.6f}".rstrip("0").rstrip(".")
+
+
+def spelt(ms: int) -> str:
+    """A duration that `duration_ms` reads back as the same."""
+    rest, parts = abs(ms), []
+    for unit in ("d", "h", "m", "s", "ms"):
+        count, rest = divmod(rest, _DURATION_UNITS[unit])
+        parts += [f"{count}{unit}"] if count else []
+    return ("-" if ms < 0 else "") + ("".join(parts) or "0s")
 
 
 def shown(value: Any) -> str:

@@ -31,7 +31,8 @@ from typing import Literal
 
 import msgspec
 
-from engine.model.errors import SpecError
+from engine.model.errors import SpecError, misfit
+from engine.model.quantities import with_unit
 
 ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}")
 MAX_QUANTITY = 2**48
@@ -57,10 +58,12 @@ def check_id(value: str, where: str) -> None:
 
 def check_quantity(value: int, where: str, *, least: int = 0, most: int = MAX_QUANTITY) -> None:
     """Refuse negative and absurd sizes before they meet arithmetic."""
-    if value < least:
-        raise SpecError(where, f"{value} is below {least}", f"Give a whole number from {least} to {most}")
-    if value > most:
-        raise SpecError(where, f"{value} is above {most}", f"Give a whole number from {least} to {most}")
+    if least <= value <= most:
+        return
+    given, low, high = (with_unit(where, each) for each in (value, least, most))
+    number = "a whole number" if high == str(most) else "a value"
+    remedy = f"Give {low} or more" if most == MAX_QUANTITY else f"Give {number} from {low} to {high}"
+    raise SpecError(where, f"{given} is {f'below {low}' if value < least else f'above {high}'}", remedy)
 
 
 MAX_POOL_NODES = 1_000_000
@@ -212,7 +215,8 @@ def changed_settings(was: Autoscaling, preset: str, changes: Mapping[str, object
         base = msgspec.to_builtins(PRESETS[preset] if preset else was)
         to = msgspec.convert(base | msgspec.to_builtins(changes), Autoscaling)
     except msgspec.ValidationError as error:
-        raise SpecError("changes", str(error), "Give numbers, true or false, or names of expanders") from None
+        wrong = misfit(str(error))
+        raise SpecError(f"changes{wrong.path}", wrong.problem, wrong.remedy) from None
     check_autoscaling(to, "autoscaling")
     return to
 

@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import Literal
 
 from engine.model.errors import SpecError
+from engine.model.quantities import with_unit
 from engine.model.spec_parts import HOUR_MS as HOUR_MS
 from engine.model.spec_parts import ID_PATTERN as ID_PATTERN
 from engine.model.spec_parts import MAX_QUANTITY as MAX_QUANTITY
@@ -504,8 +505,8 @@ def check_resources(resources: Resources, where: str) -> None:
     if gpu > 1000 and gpu % 1000:
         raise SpecError(
             f"{where}.gpu_milli",
-            f"{gpu} is neither a share of one device nor whole devices",
-            "Give at most 1000 for a share, or a multiple of 1000 for whole devices",
+            f"{with_unit('gpu_milli', gpu)} is neither a share of one GPU nor whole GPUs",
+            "Give at most 1 for a share, such as 0.5, or a whole number such as 2",
         )
 
 
@@ -546,13 +547,19 @@ def check_node(node: NodeSpec, where: str = "node") -> None:
     check_taints(node.taints, f"{where}.taints")
 
 
+MAX_DEVICES = 62
+"""GPUs of one node: a bit for each in a word of 64, less one that marks a claim of a MIG instance, and the sign."""
+
+
 def check_pool(pool: PoolSpec, where: str = "pool") -> None:
     check_id(pool.name, f"{where}.name")
     check_resources(pool.capacity, f"{where}.capacity")
     if pool.capacity.gpu_milli % 1000:
-        raise SpecError(f"{where}.capacity.gpu_milli", "a node has whole devices", "Give a multiple of 1000")
-    if pool.capacity.gpu_milli > 62_000:
-        raise SpecError(f"{where}.capacity.gpu_milli", "a node has at most 62 devices", "Split it into smaller nodes")
+        raise SpecError(f"{where}.capacity.gpu_milli", "a node has whole GPUs", "Give a whole number, such as gpu: 8")
+    if pool.capacity.gpu_milli > MAX_DEVICES * 1000:
+        raise SpecError(
+            f"{where}.capacity.gpu_milli", f"a node has at most {MAX_DEVICES} GPUs", "Split it into smaller nodes"
+        )
     check_price(pool.price_microusd_hour, f"{where}.price_microusd_hour")
     check_quantity(pool.gpu_memory_mib, f"{where}.gpu_memory_mib")
     if pool.gpu_memory_mib and not pool.capacity.gpu_milli:

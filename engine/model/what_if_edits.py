@@ -25,8 +25,8 @@ from typing import Literal, NoReturn, get_args
 
 import msgspec
 
-from engine.model.errors import SpecError
-from engine.model.quantities import cpu_milli, duration_ms, gpu_milli, memory_mib
+from engine.model.errors import SpecError, misfit
+from engine.model.quantities import cpu_milli, duration_ms, gpu_milli, memory_mib, spelt
 from engine.model.specs import Policy, Spec, WorkloadSpec
 
 MAX_EDITS = 100
@@ -38,9 +38,11 @@ POLICIES: tuple[Policy, ...] = get_args(Policy)
 class EditsError(SpecError):
     """Edits that name what does not exist, contradict each other or are malformed: every problem of all of them."""
 
-    def __init__(self, problems: Sequence[str]) -> None:
+    def __init__(self, problems: Sequence[str], remedies: Sequence[str] = ()) -> None:
         self.problems = tuple(problems)
-        super().__init__("", "; ".join(self.problems), "Nothing was applied; correct or leave out what is named")
+        self.remedies = tuple(remedies)
+        told = " ".join(dict.fromkeys(remedy for remedy in remedies if remedy))
+        super().__init__("", "; ".join(self.problems), told or "Correct it and try again; nothing was changed")
 
 
 class Nodes(Spec, frozen=True, kw_only=True):
@@ -235,7 +237,11 @@ def parse(text: str, read: Read | None = None) -> AnyEdit:
     form = _FORM_OF.get(word)
     if form is None:
         near = difflib.get_close_matches(word, _FORM_OF, 1)
-        _fail(text, f"'{_shown(word)}' is no edit", f"Did you mean: {_FORM_OF[near[0]].usage}?" if near else _words())
+        _fail(
+            text,
+            f"there is no edit '{_shown(word)}'" if word else "is empty",
+            f"Did you mean: {_FORM_OF[near[0]].usage}?" if near else _words(),
+        )
     at_ms = 0
     timed = _AT.search(" " + rest)
     if timed:
@@ -277,7 +283,7 @@ class _Reader:
 
     def whole(self, word: str, what: str) -> int:
         if not word.isascii() or not word.isdigit() or len(word) > 12:
-            self.fail(f"'{_shown(word)}' is no whole number of {what}")
+            self.fail(f"'{_shown(word)}' is not a whole number of {what}")
         return int(word)
 
     def ids(self, what: str) -> tuple[str, ...]:
@@ -293,7 +299,7 @@ class _Reader:
             if place not in PLACES:
                 near = difflib.get_close_matches(place, PLACES, 1)
                 hint = f", did you mean {near[0]}?" if near else f"; there are {', '.join(PLACES)}"
-                self.fail(f"'{_shown(place)}' is no kind of place{hint}")
+                self.fail(f"'{_shown(place)}' is not a kind of place{hint}")
             if not name:
                 self.fail(f"the name of the {place} is missing")
             return Nodes(place=place, name=name)
@@ -317,7 +323,9 @@ def _add(r: _Reader) -> AddNodesEdit:
     places = r.pairs(r.words[4:])
     unknown = [key for key in places if key not in PLACES or key == "pool"]
     if unknown:
-        r.fail(f"'{_shown(unknown[0])}' is no place; there are {', '.join(p for p in PLACES if p != 'pool')}")
+        r.fail(
+            f"'{_shown(unknown[0])}' is not a kind of place; there are {', '.join(p for p in PLACES if p != 'pool')}"
+        )
     return AddNodesEdit(pool=r.words[3], count=r.whole(r.words[0], "nodes"), at_ms=r.at_ms, **places)
 
 
@@ -333,7 +341,7 @@ def _shock(r: _Reader) -> ShockEdit:
     pool, share = r.exactly("POOL or spot", "PERCENT%")
     number = share.removesuffix("%")
     if not share.endswith("%") or not re.fullmatch(r"\d{1,3}(\.\d)?", number) or not 0 < float(number) <= 100:
-        r.fail(f"'{_shown(share)}' is no share such as 30%")
+        r.fail(f"'{_shown(share)}' is not a share such as 30%")
     return ShockEdit(pool=pool, permille=round(float(number) * 10), for_ms=r.for_ms, at_ms=r.at_ms)
 
 
@@ -346,7 +354,10 @@ def _quota(r: _Reader) -> ChangeQuotaEdit:
     for key, value in r.pairs(words[1:]).items():
         if key not in _QUANTITIES:
             near = difflib.get_close_matches(key, _QUANTITIES, 1)
-            r.fail(f"'{_shown(key)}' is no resource" + (f", did you mean {near[0]}?" if near else ""))
+            r.fail(
+                f"'{_shown(key)}' is not a resource; "
+                + (f"did you mean {near[0]}?" if near else f"there are {', '.join(_QUANTITIES)}")
+            )
         name, reading = _QUANTITIES[key]
         try:
             nominal[name] = reading(value)
@@ -366,7 +377,10 @@ def _policy(r: _Reader) -> SetPolicyEdit:
         if name == policy:
             return SetPolicyEdit(policy=policy, at_ms=r.at_ms)
     near = difflib.get_close_matches(name, POLICIES, 1)
-    r.fail(f"'{_shown(name)}' is no policy" + (f", did you mean {near[0]}?" if near else ""))
+    r.fail(
+        f"'{_shown(name)}' is not a policy; "
+        + (f"did you mean {near[0]}?" if near else f"there are {', '.join(POLICIES)}")
+    )
 
 
 def _priority(r: _Reader) -> SetPriorityEdit:
@@ -382,8 +396,11 @@ def _submit(r: _Reader) -> SubmitEdit:
     if r.rest[0] in "{[":
         try:
             given = msgspec.json.decode(r.rest, type=WorkloadSpec | tuple[WorkloadSpec, ...])
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            r.fail(f"the workload is malformed: {error}")
+        except msgspec.ValidationError as error:
+            wrong = misfit(str(error))
+            r.fail(f"the workload's {wrong.path.lstrip('.')} {wrong.problem}" if wrong.path else wrong.problem)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            r.fail("the workload is not JSON")
         return SubmitEdit(workloads=given if isinstance(given, tuple) else (given,), at_ms=r.at_ms)
     if r.read is None:
         r.fail("files are not read here; give the workload as JSON")
@@ -433,13 +450,15 @@ def parse_all(texts: Sequence[str], read: Read | None = None) -> tuple[AnyEdit, 
     """The edits of several lines. Raises EditsError with the problem of every line that is wrong."""
     edits: list[AnyEdit] = []
     problems: list[str] = []
+    remedies: list[str] = []
     for i, text in enumerate(texts):
         try:
             edits.append(parse(text, read))
         except SpecError as error:
-            problems.append(f"edit {i + 1}: {error.problem}" + (f" ({error.remedy})" if error.remedy else ""))
+            problems.append(f"edit {i + 1} {error.problem}")
+            remedies.append(error.remedy)
     if problems:
-        raise EditsError(problems)
+        raise EditsError(problems, remedies)
     return tuple(edits)
 
 
@@ -449,7 +468,7 @@ def parse_all(texts: Sequence[str], read: Read | None = None) -> tuple[AnyEdit, 
 def written(edit: AnyEdit) -> str:
     """The edit in the form that `parse` reads; of a submission, what it is."""
     body = _WRITERS[type(edit)](edit)
-    return f"{body} at +{_time(edit.at_ms)}" if edit.at_ms else body
+    return f"{body} at +{spelt(edit.at_ms)}" if edit.at_ms else body
 
 
 def _nodes_text(nodes: Nodes) -> str:
@@ -457,7 +476,7 @@ def _nodes_text(nodes: Nodes) -> str:
 
 
 def _lasting(for_ms: int) -> str:
-    return f" for {_time(for_ms)}" if for_ms else ""
+    return f" for {spelt(for_ms)}" if for_ms else ""
 
 
 def _add_text(e: AddNodesEdit) -> str:
@@ -483,16 +502,6 @@ def _submit_text(e: SubmitEdit) -> str:
     ids = [spec.id for spec in e.workloads[:3]]
     more = f" and {len(e.workloads) - 3} more" if len(e.workloads) > 3 else ""
     return f"submit {', '.join(ids)}{more}"
-
-
-def _time(ms: int) -> str:
-    """A duration that `duration_ms` reads back as the same."""
-    text = ""
-    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
-        if ms >= size:
-            text += f"{ms // size}{unit}"
-            ms %= size
-    return text or "0s"
 
 
 _WRITERS: dict[type, Callable[..., str]] = {
@@ -525,7 +534,7 @@ def _duration(text: str, word: str) -> int:
 
 
 def _words() -> str:
-    return f"There are: {', '.join(_FORM_OF)}"
+    return f"Edits: {', '.join(_FORM_OF)}"
 
 
 def _shown(word: str) -> str:

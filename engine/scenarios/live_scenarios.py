@@ -234,7 +234,7 @@ class LiveScenario(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def scenario(name: str) -> LiveScenario:
-    """Raises SpecError where there is none of that name."""
+    """Raises SpecError where there is not one of that name."""
     found = SCENARIOS.get(name)
     if found is None:
         raise SpecError("--scenario", f"there is no '{name[:40]}'", f"Use one of: {', '.join(SCENARIOS)}")

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine.admission.definitions import Checked, listed, nodes_of
+from engine.admission.definitions import Checked, nodes_of
 from engine.capacity.index import NOWHERE
 from engine.capacity.task_shapes import Shape
 from engine.model import commands as cmd
 from engine.model import events as ev
 from engine.model.columns import Rows, view
-from engine.model.errors import MusterError, NotFoundError, RefusedError, SpecError
+from engine.model.errors import MusterError, NotFoundError, RefusedError, SpecError, listed
 from engine.model.specs import WorkloadState
 from engine.placement.gang_placement import Claim, packed, place, unplace
 from engine.scheduling.preemption import bound_rows, likely_ends, off_nodes

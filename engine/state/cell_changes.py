@@ -20,7 +20,7 @@ import numpy as np
 from engine.capacity.index import OPEN
 from engine.model import events as ev
 from engine.model.columns import Table, view
-from engine.model.errors import NotFoundError
+from engine.model.errors import not_found
 from engine.model.specs import NodeSpec, NodeState, QueueMode, QueueSpec, ReservationSpec
 from engine.state import workloads as wl
 from engine.state.allocations import NONE
@@ -84,7 +84,7 @@ class Bookings(Table):
         for reservation in self.reservations:
             if reservation.spec.name == name:
                 return Reservation(reservation.booking, reservation.spec)
-        raise NotFoundError(f"there is no reservation '{name}'", "List them with: muster get reservations")
+        raise not_found("reservation", [name], (each.spec.name for each in self.reservations))
 
     def unreserve(self, name: str) -> Reservation:
         reservation = self.reservation(name)

@@ -29,7 +29,7 @@ import msgspec
 import numpy as np
 
 from engine.model.columns import Mask, Names, Numbers, Table, summed, view
-from engine.model.errors import NotFoundError, RefusedError
+from engine.model.errors import RefusedError, not_found
 from engine.model.events import BORROWED, BURST
 from engine.model.spec_parts import MINUTE_MS
 from engine.model.specs import HOUR_MS, RESOURCES, FlavorQuota, QueueMode, QueueSpec
@@ -342,7 +342,7 @@ class QueueTree(Table):
     def row(self, name: str) -> int:
         found = self.row_of.get(name)
         if found is None:
-            raise NotFoundError(f"there is no queue '{name}'", "List them with: muster get queues")
+            raise not_found("queue", [name], self.row_of)
         return found
 
     def leaf(self, name: str) -> int:

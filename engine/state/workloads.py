@@ -14,7 +14,7 @@ import msgspec
 
 from engine.capacity.task_shapes import FREE, Bonds, Company, Marks, Shape, bonds_of
 from engine.model.columns import Names, Table
-from engine.model.errors import NotFoundError
+from engine.model.errors import not_found
 from engine.model.spec_parts import RunSpec
 from engine.model.specs import (
     FLEXIBLE_TYPES,
@@ -598,7 +598,7 @@ class Workloads(Table):
     def row(self, workload_id: str) -> int:
         found = self.row_of.get(workload_id)
         if found is None:
-            raise NotFoundError(f"there is no workload '{workload_id}'", "List them with: muster get workloads")
+            raise not_found("workload", [workload_id], self.row_of)
         return found
 
     def class_at(self, row: int) -> WorkloadClass:

@@ -92,7 +92,7 @@ def _column(path: Path) -> Series:
     except (OSError, EOFError, KeyError, TypeError, ValueError) as error:
         raise SpecError(str(path), f"is not a series: {error}", "Give lines of time,value") from None
     if not np.isfinite(values).all() or (values < 0).any():
-        raise SpecError(str(path), "holds a value that is no demand", "Give numbers of 0 or more")
+        raise SpecError(str(path), "holds a value below 0", "Give numbers of 0 or more")
     return values
 
 

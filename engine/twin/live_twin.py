@@ -256,7 +256,7 @@ def _check_run(state: State, ask: AskRun) -> None:
     try:
         refuse_wrong(state, (ed.SubmitEdit(workloads=ask.workloads),), ask.horizon_ms)
     except ed.EditsError as error:
-        raise ed.EditsError(_without_edit(error.problems)) from None
+        raise ed.EditsError(_without_edit(error.problems), error.remedies) from None
     names = [name for spec in ask.workloads for name in what_if.ids_of(spec)]
     if len(names) > MAX_WATCHED:
         raise SpecError("workloads", f"make {len(names)} in all", f"Try at most {MAX_WATCHED} at a time")
@@ -291,12 +291,12 @@ def answer(engine: Engine, ask: Ask, run_times: RunTimes, report: forks.Report) 
             try:
                 found = start_estimates.answer(engine, ask, run_times, tell)
             except ed.EditsError as error:
-                raise ed.EditsError(_without_edit(error.problems)) from None
+                raise ed.EditsError(_without_edit(error.problems), error.remedies) from None
         else:
             try:
                 found = start_estimates.dry_run(engine, ask, run_times, tell)
             except ed.EditsError as error:
-                raise ed.EditsError(_without_edit(error.problems)) from None
+                raise ed.EditsError(_without_edit(error.problems), error.remedies) from None
     except MusterError as error:
         report(_encode(RunFailed(_error(error))))
     else:

@@ -358,7 +358,7 @@ def read(path: str | Path, problems: Problems) -> LabelledSeries:
     if len(found) < MIN_POINTS:
         raise SpecError(str(path), f"has {len(found)} points", f"Give a series of at least {MIN_POINTS}")
     times = sorted(found)
-    mended = [(unordered, "rows out of order: sorted"), (again, "rows for a time that was there: the last counts")]
+    mended = [(unordered, "rows out of order: sorted"), (again, "several rows for one time: the last one counts")]
     name = file.path.name.removesuffix(".gz").removesuffix(".csv")
     return LabelledSeries(name, times, [found[at] for at in times], tuple(f"{n:,} {what}" for n, what in mended if n))
 
@@ -386,10 +386,10 @@ def read_labels(path: str | Path) -> dict[str, list[Window]]:
     try:
         told = json.loads(Path(path).read_bytes())
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "is no JSON"
+        why = error.strerror if isinstance(error, OSError) else "is not JSON"
         raise SpecError(f"--labels {path}", why or "cannot be read", "Give a JSON file of windows") from error
     if not isinstance(told, dict):
-        raise SpecError(f"--labels {path}", "is no JSON object", "Give {file name: [[first, last], ...]}")
+        raise SpecError(f"--labels {path}", "is not a JSON object", "Give {file name: [[first, last], ...]}")
     return {
         Path(name).name.removesuffix(".gz").removesuffix(".csv"): [window(each, path, name) for each in windows]
         for name, windows in told.items()
@@ -402,7 +402,7 @@ def window(told: Any, path: str | Path, name: str) -> Window:
         first, last = time_of(told[0]), time_of(told[1])
         if first is not None and last is not None and first <= last:
             return first, last
-    raise SpecError(f"--labels {path}", f"a window of '{name[:80]}' is no pair of times", "Give [first, last]")
+    raise SpecError(f"--labels {path}", f"a window of '{name[:80]}' is not a pair of times", "Give [first, last]")
 
 
 # -- methods ----------------------------------------------------------------------------------------------------------

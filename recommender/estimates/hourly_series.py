@@ -106,7 +106,7 @@ def _series(path: Path, found: dict[float, float], dated: bool, unordered: int, 
     finer = int((count > 1).sum())
     mended = [
         (unordered, "rows out of order: sorted"),
-        (again, "rows for a time that another gave: the last counts"),
+        (again, "several rows for one time: the last one counts"),
         (finer, "hours with several rows: their mean"),
         (missing, "hours without a value"),
     ]
@@ -221,7 +221,7 @@ def read_prices(path: str | Path, problems: Problems) -> PriceSeries:
     at_s = np.array(sorted(found))
     if at_s[-1] - at_s[0] > MAX_HOURS * HOUR_S:
         raise SpecError(str(path), "its times are more than 20 years apart", "Mind rows with a wrong date")
-    mended = [(unordered, "rows out of order: sorted"), (again, "rows for a time that another gave: the last counts")]
+    mended = [(unordered, "rows out of order: sorted"), (again, "several rows for one time: the last one counts")]
     name = Path(path).name.removesuffix(".gz").removesuffix(".csv")
     prices = np.array([found[at] for at in at_s.tolist()])
     return PriceSeries(name, at_s, prices, tuple(f"{count:,} {what}" for count, what in mended if count))

@@ -243,10 +243,10 @@ def option(model: SpeedModel, like: Fingerprint | None, place: CandidatePool, ch
 def doubts(speed: Speed | None, place: CandidatePool) -> tuple[str, ...]:
     found = []
     if speed is None:
-        found.append("no finished work shows its speed there")
+        found.append("no finished job shows how fast it runs there")
     elif speed.basis == "other work":
         own = f"only {speed.runs} like it" if speed.runs else "no similar jobs"
-        found.append(f"{own} finished there; {speed.compared} kinds of work tell of this type beside others")
+        found.append(f"{own} finished there; {speed.compared} kinds of work ran on this type and on others")
     elif speed.runs < FEW:
         found.append(f"only {speed.runs} similar jobs finished there")
     if place.spot and not place.node_hours:
@@ -282,7 +282,7 @@ def best_in_words(found: Sequence[PlacementOption], workload_id: str) -> str:
         return f"{allowed[0].pool} is the only pool that {workload_id} could run in"
     if not known:
         cheap = min(allowed, key=lambda each: (each.rate_microusd_hour, each.pool))
-        return f"how fast it runs anywhere is not known; by price alone, {cheap.pool} is the cheapest by the hour"
+        return f"its speed is not known anywhere; by price alone, {cheap.pool} is cheapest per hour"
     best, others = known[0], known[1:]
     if not others:
         return f"of {best.pool} alone it is known how fast it runs there"
@@ -305,7 +305,9 @@ def advised(
 ) -> PlacementAdvice:
     """Return the placement advice for a workload."""
     found = options(model, like, places, checkpoint_ms)
-    unknown = [] if like else ["its name says nothing of what it is: give work of one kind one name, with numbers"]
+    unknown = (
+        [] if like else ["its name does not say what it is: give work of one kind one name, as in train-1, train-2"]
+    )
     return PlacementAdvice(
         version=version,
         workload_id=workload_id,
@@ -445,24 +447,24 @@ def interference_findings(found: Iterable[Slowdown]) -> list[Suggestion]:
             targets=(each.kind,),
             evidence=(
                 Evidence(
-                    metric=f"run time of {each.kind} over what others hold of its node",
-                    window="finished runs of late",
+                    metric=f"run time of {each.kind} against how much of its node others hold",
+                    window="recent finished runs",
                     rows=each.runs,
                     value=f"{100 * each.slowdown:+.0f} % at {100 * each.much:.0f} % held by others",
                     baseline=f"at {100 * each.little:.0f} % held by others; by chance in 1 of {1 / each.chance:,.0f}",
                 ),
             ),
-            counterfactual=f"Not suggested below {100 * MIN_SLOWDOWN:.0f} %, or if chance explained it",
+            counterfactual=f"Not suggested below {100 * MIN_SLOWDOWN:.0f} %, or if it could be chance",
             alternatives=(
                 "Submit it with apart, so it avoids the work it most often shares nodes with",
                 "Ask for whole nodes, so nothing shares them",
                 "No action: it runs longer on shared nodes",
             ),
-            thin=("the neighbours are not told apart: only how much of the node they hold",),
+            thin=("neighbours are not distinguished: only how much of the node they hold counts",),
             severity=100 * each.slowdown,
             skill=ModelSkill(
                 model="slope of the run time, tested by permutation",
-                measure="chance of such a slope where there is none",
+                measure="chance of such a slope without an effect",
                 value=f"{each.chance:.4f}",
                 scored=each.runs,
             ),

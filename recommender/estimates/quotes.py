@@ -516,7 +516,7 @@ def as_if_free(candidate: QuoteCandidate, run: RunTime) -> QuoteOption:
         basis="as if there were room",
         seeds=0,
         arrivals=False,
-        notes=(*candidate.notes, "further ahead than can be run: the queue at that time is not known"),
+        notes=(*candidate.notes, "further ahead than can be simulated: the queue at that time is not known"),
     )
 
 
@@ -678,7 +678,7 @@ def _usual_odds(candidate: QuoteCandidate, run: RunTime) -> tuple[int | None, st
     """As often as work of its priority was stopped for the time it ran."""
     past = candidate.past
     if past.finished < MIN_FINISHED or not past.ran_ms:
-        return None, f"only {past.finished:,} of its priority finished within a day; --seeds 8 runs it on"
+        return None, f"only {past.finished:,} of its priority finished within a day; --seeds 8 runs it to the end"
     seen = f"{past.finished:,} of its priority that finished within a day, {_hours(past.ran_ms)} in all"
     if not past.stops and run.p50_ms > past.ran_ms:
         return None, f"none of {seen}, was stopped: too little to tell of {_hours(run.p50_ms)}"

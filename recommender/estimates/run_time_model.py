@@ -487,7 +487,7 @@ class RunModel:
     def submitted(self, id: str, submission: SubmittedRun) -> RunTimeQuantiles:
         """Estimate the run time before the start. SpecError when an open one has this id."""
         if id in self._open:
-            raise SpecError("id", f"{id} is open already", "Tell its end first, or give another id")
+            raise SpecError("id", f"{id} is open already", "Report its end first, or use another id")
         opinion = self._opinion(submission)
         number = self._overshoot.submitted(np.array([opinion.p90, opinion.p50]))
         self._open[id] = OpenEstimate(self._history.submitted(submission), opinion, number)
@@ -532,7 +532,7 @@ class RunModel:
         """Learn from a run that ended by itself. Leave failed and cancelled ones to `forget`: they say little of a full
         run."""
         if run_ms < 1:
-            raise SpecError("run_ms", f"{run_ms} is not a run time", "Give whole milliseconds from 1 on")
+            raise SpecError("run_ms", f"{run_ms} is not a run time", "Give a whole number of milliseconds, 1 or more")
         said = self._take(id)
         truth, user, opinion = math.log(run_ms), said.under.submission.user, said.opinion
         self._middle.learn(user, opinion.middle, truth)
@@ -581,7 +581,7 @@ class RunModel:
     def _said(self, id: str) -> OpenEstimate:
         said = self._open.get(id)
         if said is None:
-            raise NotFoundError(f"no open submission {id}", "Tell its submission first")
+            raise NotFoundError(f"no open submission {id}", "Report its submission first")
         return said
 
     def _take(self, id: str) -> OpenEstimate:

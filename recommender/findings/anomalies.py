@@ -87,7 +87,9 @@ class Detector:
     def __init__(self, step_ms: int, settings: DetectorSettings = DEFAULTS) -> None:
         """`step_ms`: the usual time between points."""
         if step_ms < 1:
-            raise SpecError("step_ms", f"{step_ms} is no time between points", "Give whole milliseconds from 1 on")
+            raise SpecError(
+                "step_ms", f"{step_ms} is not a time between points", "Give a whole number of milliseconds, 1 or more"
+            )
         self._step_ms = step_ms
         self._settings = settings
         self._spans = [SpanDetector(points, step_ms, settings) for points in settings.spans]

@@ -345,7 +345,7 @@ _SAMPLE = (np.dtype("<i4"), np.dtype("<f8"))
 _BUCKET = (np.dtype("<i4"), np.dtype("<i4"), *(np.dtype("<f8"),) * 4)
 """Number of the bucket in the chunk, count, total, least, most, last."""
 MAX_BYTES = 64 * 2**20
-"""Of one piece, unpacked: more is none of ours."""
+"""Of one piece, unpacked: more is not one of ours."""
 _LOGGED = (np.dtype("<i4"), np.dtype("<i8"), np.dtype("<f8"))
 """Series, time, value."""
 

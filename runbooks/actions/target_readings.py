@@ -16,7 +16,7 @@ import numpy as np
 
 from engine.model.columns import view
 from engine.model.commands import CARRIED, AnyCommand, why_not
-from engine.model.errors import NotFoundError, RefusedError, SpecError
+from engine.model.errors import NotFoundError, RefusedError, SpecError, not_found
 from engine.model.queries import Query, Term, WorkloadDetail
 from engine.model.specs import RESOURCES, WorkloadState, check_id
 from engine.state.external_cell import Intent, Phase
@@ -178,8 +178,18 @@ def read(engine: Engine, row: Action, act: Act, *, executed: bool = False) -> tu
     missing = [id_ for id_ in ids if id_ not in found]
     if missing:
         kind = {"scaling": "pool", "canary": "queue"}.get(row.kind, row.kind)
-        raise NotFoundError(f"no such {kind}: {', '.join(missing)}", f"Check the ids against the {kind} list")
+        raise not_found(kind, missing, _names(engine, kind))
     return tuple(found[id_] for id_ in ids)
+
+
+def _names(engine: Engine, kind: str) -> Iterable[str]:
+    """Names of all things of a kind that the cell has."""
+    state = engine.state
+    known: dict[str, Iterable[str]] = {
+        "workload": state.workloads.row_of, "node": state.capacity.row_of, "queue": state.queues.row_of,
+        "pool": state.capacity.pool_of, "budget": state.budgets.row_of,
+    }  # fmt: skip
+    return known[kind]
 
 
 def needed(source: Engine, act: Act) -> Act | None:

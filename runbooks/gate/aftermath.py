@@ -492,11 +492,7 @@ def frozen(engine: Engine, gate: Gate, number: int) -> str:
         return approval_policy.frozen(in_force, by_hand, gate.policies.clock(), tier, scope)
 
     name = gate.policies.looked(look)
-    return (
-        f"slurmctld has forgotten it, and freeze {name} is in effect: it is not done again automatically"
-        if name
-        else ""
-    )
+    return f"slurmctld has lost it, and freeze {name} is in effect: it is not done again automatically" if name else ""
 
 
 # -- a word on it -----------------------------------------------------------------------------------------------------

@@ -281,7 +281,7 @@ def file_of(path: Path, built_in: bool = False) -> RunbookFile:
     except OSError as error:
         return RunbookFile(path.name, source, "", b"", f"cannot be read ({error.strerror})")
     account = "" if built_in else f"unix:{about.st_uid}"
-    return RunbookFile(path.name, source, account, data, "" if regular else "is no regular file")
+    return RunbookFile(path.name, source, account, data, "" if regular else "is not a regular file")
 
 
 def _bytes(handle: int) -> bytes:

@@ -22,13 +22,13 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 import yaml
 
-from engine.model.errors import SpecError
+from engine.model.errors import Misfit, SpecError, misfit, nearest
 
 MAX_BYTES = 64 * 1024
 MAX_DEPTH = 16
@@ -59,13 +59,12 @@ _YAML_FAULTS = (
      "Indent it like the entries above, and start it with '- '"),
     ("did not find expected ',' or", "is not valid YAML: a bracket is not closed", "Close the bracket"),
     ("did not find expected node content", "is not valid YAML: a bracket is not closed", "Close the bracket"),
-    ("found character that cannot start any token", "is not valid YAML: a value starts with a tab or reserved sign",
-     "Indent with spaces, and quote a value that starts with @, ` or %"),
+    ("found character that cannot start any token", "is not valid YAML: a tab, or a value that begins with @, ` or %",
+     "Indent with spaces only, and put such a value in quotes"),
     ("found unexpected end of stream", "is not valid YAML: a quote is not closed", "Close the quote"),
     ("control characters are not allowed", "holds a control character", "Delete it"),
 )  # fmt: skip
 """How libyaml begins to say what it could not read, and (problem, remedy) in words for who wrote the file."""
-_MESSAGE_PATH = re.compile(r"(?s)(.*?)(?: - at `(key in )?\$(.*)`)?")
 _PATH_PART = re.compile(r"\.([^.\[\]]+)|\[([0-9]+)\]")
 
 
@@ -92,18 +91,49 @@ class YamlDocument:
         try:
             return msgspec.convert(self.value, type_)
         except msgspec.ValidationError as error:
-            found = _MESSAGE_PATH.fullmatch(str(error))
-            text, at = (found[1], found[3] or "") if found else (str(error), "")
-            path: list[str | int] = []
-            for key, index in _PATH_PART.findall(at):
-                # msgspec writes [...] for any key of a mapping; the place is then that of the mapping.
-                path.append(int(index) if index else key)
-            field = at.lstrip(".")
-            raise SpecError(
-                f"{self.place(tuple(path))}{': ' + field if field else ''}",
-                text[0].lower() + text[1:],
-                "Fix this value",
-            ) from None
+            wrong = with_words(misfit(str(error)), type_)
+            # The path has [...] for any key of a mapping; the place is then that of the mapping.
+            path = [int(index) if index else key for key, index in _PATH_PART.findall(wrong.path)]
+            place = self.place((*path, wrong.field) if wrong.field else tuple(path))
+            field = wrong.path.lstrip(".")
+            raise SpecError(f"{place}: {field}" if field else place, wrong.problem, wrong.remedy) from None
+
+
+def with_words(wrong: Misfit, type_: Any) -> Misfit:
+    """What is wrong with a value of that type; of one that is none of a few words, with those words."""
+    there = type_at(type_, wrong.path) if wrong.problem.endswith(" is not allowed") else None
+    if not isinstance(there, msgspec.inspect.LiteralType):
+        return wrong
+    words = [str(word) for word in there.values]
+    near = nearest(wrong.problem.partition("'")[2].rpartition("'")[0], words)
+    meant = f"Did you mean '{near}'? " if near else ""
+    return wrong._replace(remedy=f"{meant}Use one of: {', '.join(words)}")
+
+
+def type_at(type_: Any, path: str) -> msgspec.inspect.Type | None:
+    """The type of what stands at a path such as `.groups[0].spread` of a value of that type."""
+    kind = msgspec.inspect.type_info(type_)
+    for name, _ in re.findall(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]", path):
+        kind = _struct_of(kind)
+        if name and isinstance(kind, msgspec.inspect.StructType):
+            inner: Mapping[str, Any] = {field.name: field.type for field in kind.fields}
+            if name not in inner:
+                return None
+            kind = inner[name]
+        elif isinstance(kind, msgspec.inspect.ListType | msgspec.inspect.VarTupleType):
+            kind = kind.item_type
+        elif isinstance(kind, msgspec.inspect.DictType):
+            kind = kind.value_type
+        else:
+            return None
+    return _struct_of(kind)
+
+
+def _struct_of(kind: msgspec.inspect.Type) -> msgspec.inspect.Type:
+    """The type of an optional field without its None."""
+    if isinstance(kind, msgspec.inspect.UnionType):
+        return next((one for one in kind.types if not isinstance(one, msgspec.inspect.NoneType)), kind)
+    return kind
 
 
 def yaml_fault(error: yaml.MarkedYAMLError) -> tuple[str, str]:
@@ -112,7 +142,7 @@ def yaml_fault(error: yaml.MarkedYAMLError) -> tuple[str, str]:
     for start, problem, remedy in _YAML_FAULTS:
         if said.startswith(start):
             return problem, remedy
-    return f"is not YAML ({said})", "Check this line and the one before it"
+    return "is not valid YAML from here on", "Check this line and the one before it: indents, quotes, brackets"
 
 
 def load(data: bytes, name: str) -> Any:

@@ -28,7 +28,7 @@ def mirror() -> MirrorReport:
         told_s=0.2, rpcs=90_412, own_rpcs=3_120, cycle_mean_us=900, backfill_last_us=12_000,
         lacks={
             "history": "slurmrestd runs without slurmdbd",
-            "topology": "REST up to v0.0.42 cannot tell switches, and Slurm's commands are not at hand",
+            "topology": "REST up to v0.0.42 cannot report switches, and Slurm's commands are not installed here",
         },
         left_out=(
             LeftOut(text="licenses: not modelled", count=41, examples=("4711", "4712", "4713")),

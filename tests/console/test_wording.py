@@ -52,6 +52,15 @@ BANNED = {
     r"\blooks on\b": "read-only",
     r"\bcannot tell\b": "not known",
     r"\bbrought in\b": "imported",
+    r"Invalid enum value|is no (JSON|TOML|YAML)\b|unknown field `": "plain words of what is wrong",
+    r"(?<!there )\bis no (path|pair|place|share|edit|resource|policy|table|regular|GRES|setting)\b": "is not a",
+    r"\bhas forgotten it\b|\b(begun|started) anew\b": "has lost it; restarted",
+    r"\bat hand\b": "installed, available",
+    r"\bwaits for ever\b": "will never start",
+    r"\bwas asked for already\b": "was already requested",
+    r"\bnot seen to be\b|\bnot to be seen\b": "not confirmed; not visible",
+    r"\b[Ww]rite for example\b|\bgive for example\b": "write it like",
+    r"\bCheck the ids against\b|\bcorrect or leave out\b": "the nearest, and the command that lists them",
     r"\bno (id|type|name|number|time|token|URL|order|state) of a\b": "is not a",
 }
 """Form -> the words that say it."""

@@ -185,14 +185,14 @@ def test_an_unknown_pool_is_refused_with_the_known_ones(engine: Engine) -> None:
 def test_a_task_larger_than_any_node_is_refused_with_what_the_largest_has(engine: Engine) -> None:
     error = malformed(engine, submit(workload("x", queue="b", cpu=65_000)))
     assert error.where == "workload.groups[0].request"
-    assert "cpu_milli 65000 asked, 64000 on the largest node" in error.remedy
+    assert "A task asks for 65 CPU; the largest node has 64 CPU" in error.remedy
 
 
 def test_a_task_that_fits_no_single_node_though_each_quantity_exists_somewhere(engine: Engine) -> None:
     """More CPU than a CPU node has, in the pool of CPU nodes."""
     error = malformed(engine, submit(workload("x", queue="b", cpu=33_000, pools=("cpu",))))
     assert error.where == "workload.groups[0].request"
-    assert "cpu_milli 33000 asked, 32000 on the largest node of pool cpu" in error.remedy
+    assert "A task asks for 33 CPU; the largest node of pool cpu has 32 CPU" in error.remedy
 
 
 def test_a_task_for_a_capacity_type_that_no_pool_has_is_told_so(engine: Engine) -> None:

@@ -141,7 +141,7 @@ class ScriptedCell:
         if self.way == "refused":
             raise RefusedError("the queue drains")
         if spec.id in self.there:
-            problem = f"workload '{spec.id}' already exists" if self.shows else f"'{spec.id}' was asked for already"
+            problem = f"workload '{spec.id}' already exists" if self.shows else f"'{spec.id}' was already requested"
             raise SpecError("workload.id", problem)
         self._take(spec)
         if self.way == "lost on the way back":

@@ -330,7 +330,7 @@ class OutputPane(Pane):
         if part.offset > at:
             said = [f"… {part.offset - at:,} bytes not kept …"]
         elif part.offset < at:
-            said = ["… the file was begun anew …"]
+            said = ["… the file was started over …"]
         if said:
             self._lines = LogLines(part.offset)
         lines = self._lines.take(part.data)

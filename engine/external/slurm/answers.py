@@ -153,7 +153,7 @@ _RAW_DICT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def split(status: int, body: bytes) -> SlurmAnswer:
-    """A body as an Answer. SlurmUnreadable when it is no JSON object."""
+    """A body as an Answer. SlurmUnreadable when it is not a JSON object."""
     try:
         fields = _RAW_DICT.decode(body)
     except NOT_PLAIN_JSON:
@@ -207,7 +207,7 @@ def _text(value: Any) -> str:
     return (
         value
         if isinstance(value, str)
-        else "something else than a text"
+        else "something other than text"
         if isinstance(value, list | dict)
         else str(value)
     )[:400]
@@ -240,7 +240,7 @@ def require(answer: SlurmAnswer, what: str, *, wrote: bool = False, submitted: b
     ignored = ignored_fields(answer)
     if wrote and ignored:
         raise SlurmRefused(
-            0, f"{what}: Slurm did not know a field and went on without it: {ignored}", "Look in Slurm at what it did"
+            0, f"{what}: Slurm ignored a field that it does not know: {ignored}", "Check in Slurm what was done"
         )
 
 
@@ -284,7 +284,7 @@ def _a_plain_no(status: int, hard: list[Fault], number: int) -> bool:
 
 def _unexplained(status: int, what: str) -> MusterError:
     if status in (401, 403, 511):
-        return SlurmDenied(0, f"{what}: status {status} without a reason", "Give a token that holds", bad_token=True)
+        return SlurmDenied(0, f"{what}: status {status} without a reason", "Give a valid token", bad_token=True)
     if status in (404, 405):
         return SlurmLacks(0, f"{what}: this release's REST API has no such call (status {status})")
     if status >= 500:
@@ -309,7 +309,7 @@ class EntryShape:
         self._decoder = msgspec.json.Decoder(described)
 
     def entry(self, raw: msgspec.Raw) -> Entry:
-        """ValueError when it is no JSON object."""
+        """ValueError when it is not a JSON object."""
         try:
             return Entry(self._decoder.decode(raw))
         except NOT_PLAIN_JSON:

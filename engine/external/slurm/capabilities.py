@@ -88,7 +88,7 @@ class Capability(msgspec.Struct, frozen=True):
             raise SlurmLacks(0, f"{what}: not possible here: {self.why}", _REMEDY)
 
 
-_REMEDY = "Have Slurm's commands where Muster runs, or a newer slurmrestd"
+_REMEDY = "Install Slurm's commands where Muster runs, or use a newer slurmrestd"
 REST = Capability("rest")
 COMMAND = Capability("command")
 
@@ -127,7 +127,7 @@ def capabilities(
 
     def can(what: str, method: str = "", path: str = "", *, command: bool = False, acts: bool = True) -> Capability:
         if acts and not proven:
-            return Capability("", f"REST version {version} is newer than this client was made for: it is only read")
+            return Capability("", f"REST version {version} is newer than Muster supports: read-only")
         if path and offers(method, path):
             return REST
         if command and commands:
@@ -143,8 +143,8 @@ def capabilities(
         update_node=can("change nodes", "post", "/slurm/*/node/{node_name}", command=True),
         update_partition=can("change partitions", command=True),
         reservation_write=can("create or delete reservations", command=True),
-        job_states=can("list states alone", "get", "/slurm/*/jobs/state", command=True, acts=False),
-        shares=can("tell fair shares", "get", "/slurm/*/shares", command=True, acts=False),
-        history=can("tell of accounting: slurmrestd runs without slurmdbd", "get", "/slurmdb/*/jobs", acts=False),
-        topology=can("tell switches", command=True, acts=False),
+        job_states=can("list states only", "get", "/slurm/*/jobs/state", command=True, acts=False),
+        shares=can("report fair shares", "get", "/slurm/*/shares", command=True, acts=False),
+        history=can("report accounting: slurmrestd runs without slurmdbd", "get", "/slurmdb/*/jobs", acts=False),
+        topology=can("report switches", command=True, acts=False),
     )

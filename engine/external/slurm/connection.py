@@ -92,7 +92,7 @@ class SlurmReader(SlurmSession):
 
     def job_states(self) -> tuple[JobState, ...]:
         """States alone: a hundredth of the size of `jobs`."""
-        self.can.job_states.need("listing states alone")
+        self.can.job_states.need("listing states only")
         if self.can.job_states.by == "command" and self.commands:
             return self.commands.job_states()
         answer = self.asked("listing states of jobs", "jobs/state")
@@ -292,9 +292,9 @@ class SlurmWriter(SlurmReader):
         """`state`: one of NODE_STATES. Draining and taking down want a reason."""
         check_name("node", name)
         if state not in NODE_STATES:
-            raise SpecError("state", f"{state!r} is none of {', '.join(sorted(NODE_STATES))}")
+            raise SpecError("state", f"{state!r} is not one of {', '.join(sorted(NODE_STATES))}")
         if state in ("DRAIN", "DOWN", "FAIL") and not reason.strip():
-            raise SpecError("reason", "is missing", "Slurm wants one for a node that is taken out")
+            raise SpecError("reason", "is missing", "Slurm requires a reason to take a node out")
         what = f"setting node {name} to {state}"
         self.can.update_node.need(what)
         if self.can.update_node.by == "command":
@@ -313,7 +313,7 @@ class SlurmWriter(SlurmReader):
         """`state`: one of PARTITION_STATES."""
         check_name("partition", name)
         if state not in PARTITION_STATES:
-            raise SpecError("state", f"{state!r} is none of {', '.join(sorted(PARTITION_STATES))}")
+            raise SpecError("state", f"{state!r} is not one of {', '.join(sorted(PARTITION_STATES))}")
         self._by_command("update_partition", f"setting partition {name} {state}").update_partition(name, state)
 
     def create_reservation(self, wish: ReservationWish) -> None:
@@ -327,25 +327,25 @@ class SlurmWriter(SlurmReader):
     def _by_command(self, ability: str, what: str) -> Commands:
         getattr(self.can, ability).need(what)
         if self.commands is None:
-            raise SlurmLacks(0, f"{what}: Slurm's commands are not at hand")
+            raise SlurmLacks(0, f"{what}: Slurm's commands are not installed here")
         return self.commands
 
 
 def _no_id(wish: JobRequest, answer: SlurmAnswer) -> SlurmUnavailable:
     said = "; ".join(str(fault) for fault in answer.warnings) or "nothing else"
-    return SlurmUnavailable(f"submitting {wish.name}: Slurm gave no job id, and said {said}", answered=True)
+    return SlurmUnavailable(f"submitting {wish.name}: Slurm gave no job id and answered {said}", answered=True)
 
 
 def _check_wish(wish: JobRequest) -> None:
     if not wish.script.startswith("#!"):
-        raise SpecError("script", "does not begin with #!", "Begin it with the interpreter, as #!/bin/sh")
+        raise SpecError("script", "does not begin with #!", "Begin it with an interpreter, such as #!/bin/sh")
     if not wish.environment:
-        raise SpecError("environment", "is empty", "Slurm wants at least PATH")
+        raise SpecError("environment", "is empty", "Slurm needs at least PATH")
     if any("=" in name or not name for name in wish.environment):
         raise SpecError("environment", "has a name that is empty or holds =")
     texts = [wish.script, wish.name, wish.comment, wish.workdir, *wish.environment, *wish.environment.values()]
     if any("\0" in text for text in texts):
-        raise SpecError("job", "holds a NUL character, which no program can be given")
+        raise SpecError("job", "contains a NUL character")
 
 
 def _reservation_words(wish: ReservationWish) -> Sequence[str]:

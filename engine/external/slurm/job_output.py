@@ -53,7 +53,7 @@ def _opened(job: Job, path: str) -> int:
     if "%" in path:
         raise RefusedError(f"job {job.id} writes {path!a}, a name that only its node can fill in", _read_there(job))
     if "\0" in path or not os.path.isabs(path):
-        raise RefusedError(f"job {job.id} writes {path!a}, which is no path from the root", _read_there(job))
+        raise RefusedError(f"job {job.id} writes {path!a}, which is not an absolute path", _read_there(job))
     try:
         # Before it is opened: opening a device does something to it.
         _check(job, path, os.lstat(path))
@@ -75,7 +75,7 @@ def _opened(job: Job, path: str) -> int:
 def _check(job: Job, path: str, found: os.stat_result) -> None:
     """Raises RefusedError for what is no file of the job's user."""
     if not stat.S_ISREG(found.st_mode):
-        raise RefusedError(f"job {job.id} writes {path!a}, which is no regular file", "Nothing of it is kept there")
+        raise RefusedError(f"job {job.id} writes {path!a}, which is not a regular file", "No output is kept there")
     try:
         owner = pwd.getpwnam(job.user).pw_uid
     except KeyError:

@@ -95,9 +95,9 @@ def check(spec: WorkloadSpec, where: str) -> None:
     """Raises SpecError for what a job of Slurm cannot be."""
     run = spec.run
     if run is None:
-        raise SpecError(f"{where}.run", "is missing", "Say which command its tasks run")
+        raise SpecError(f"{where}.run", "is missing", "Give the command that its tasks run")
     if _JOB_ID.match(spec.id):
-        raise SpecError(f"{where}.id", "is like a job's id, which may become another job's", "Begin it with a letter")
+        raise SpecError(f"{where}.id", "looks like a Slurm job id, which another job may get", "Begin it with a letter")
     if len(spec.groups) > 1:
         raise SpecError(f"{where}.groups", "are several", "A job of Slurm has tasks of one kind: give one group")
     group = spec.groups[0]
@@ -123,11 +123,11 @@ def check(spec: WorkloadSpec, where: str) -> None:
     for model in group.gpu_models:
         if not MODELS.fullmatch(model):
             raise SpecError(
-                f"{where}.groups[0].gpu_models", f"{model[:40]!a} is no GRES type", "Name it as in gres.conf"
+                f"{where}.groups[0].gpu_models", f"{model[:40]!a} is not a GRES type", "Name it as in gres.conf"
             )
     for name in TAGS:
         if not re.fullmatch(r"[A-Za-z0-9_.,&|()-]{0,200}", spec.tags.get(name, "")):
-            raise SpecError(f"{where}.tags.{name}", "is nothing Slurm could be told", "Use letters, digits, - and _")
+            raise SpecError(f"{where}.tags.{name}", "cannot be passed to Slurm", "Use letters, digits, - and _")
 
 
 def wish_of(
@@ -182,7 +182,7 @@ def _dependency(spec: WorkloadSpec, job_ids: Callable[[str], int]) -> str:
         job = job_ids(dependency.id)
         if not job:
             raise SpecError(
-                f"workload.after[{i}]", f"'{dependency.id[:64]}' is no job of Slurm any more", "Leave it out"
+                f"workload.after[{i}]", f"'{dependency.id[:64]}' is no longer a job in Slurm", "Leave it out"
             )
         told.append(f"{_DEPENDENCIES[dependency.on]}:{job}")
     return ",".join(told)
@@ -305,7 +305,7 @@ TOPIC: dict[Do, str] = {
 OF_JOBS: frozenset[Do] = frozenset(("cancel", "hold", "release", "put back", "set qos", "set priority", "move"))
 READ_BACK: dict[Do, str] = {
     "cancel": "the job has ended", "hold": "the job is held", "release": "the job is not held",
-    "put back": "the job waits again, or has begun anew", "set qos": "the job has that QOS",
+    "put back": "the job waits again, or has restarted", "set qos": "the job has that QOS",
     "set priority": "the job has that priority", "move": "the job is in that partition",
     "drain": "the node is DRAIN", "resume": "the node is neither DRAIN nor DOWN",
     "power up": "the node is not powered down", "power down": "the node is powering down, or is down",
@@ -494,13 +494,13 @@ def look(far: JobChangeApi, step: ChangeStep, meant: Job | None, since_s: float)
     """
     if step.do in OF_JOBS:
         if meant is None:
-            return StepReading("missing", f"{step.target}: Slurm has no such job any more")
+            return StepReading("missing", f"{step.target}: Slurm no longer has this job")
         try:
             job = far.job(meant.id)
         except SlurmGone:
-            return StepReading("missing", f"job {meant.id}: Slurm has no such job any more")
+            return StepReading("missing", f"job {meant.id}: Slurm no longer has this job")
         if not same(meant, job):
-            return StepReading("missing", f"job {meant.id} is another job by now")
+            return StepReading("missing", f"job {meant.id} is now a different job")
         text = f"job {job.id} is {' '.join([job.state, *sorted(job.flags)])}"
         return StepReading(_look_at_job(step, job, since_s), text, _setting_of_job(step, job))
     if step.do in ("drain", "resume", "power up", "power down"):

@@ -347,7 +347,7 @@ _KNOWN: dict[str, ReasonWords] = {
     "Resources": ReasonWords("it is the next for its nodes, and waits until enough of them are free"),
     "Dependency": ReasonWords("another job has to start or end first"),
     "DependencyNeverSatisfied": ReasonWords(
-        "what it depends on can no longer come true: it waits for ever", "cancel it, or change its dependency"
+        "its dependency can no longer be met: it will never start", "cancel it, or change its dependency"
     ),
     "BeginTime": ReasonWords(
         "its begin time has not come; after a requeue Slurm sets one itself, two minutes ahead by default"
@@ -357,25 +357,25 @@ _KNOWN: dict[str, ReasonWords] = {
         "an administrator put it on hold, or its priority was set to 0", "an administrator releases it"
     ),
     "JobHoldMaxRequeue": ReasonWords(
-        "it failed to start too often and was put on hold", "look why it failed, then release it"
+        "it failed to start too often and was put on hold", "check why it failed, then release it"
     ),
     "JobLaunchFailure": ReasonWords(
         "it could not be launched: a node, a file system or the script's interpreter failed",
-        "look into slurmd's log on its nodes",
+        "check slurmd's log on its nodes",
     ),
     "launch_failed_requeued_held": ReasonWords(
-        "its launch failed, so it was requeued and put on hold", "look why it failed, then release it"
+        "its launch failed, so it was requeued and put on hold", "check why it failed, then release it"
     ),
     "RaisedSignal:53(Real-time_signal_19)": ReasonWords(
-        "its output file or working directory could not be opened", "check that the folder is there and may be written"
+        "its output file or working directory could not be opened", "check that the folder exists and is writable"
     ),
     "NodeDown": ReasonWords("a node that it needs is down"),
     "BadConstraints": ReasonWords("no node can ever meet what it asks for", "change its constraint or its request"),
     "PartitionDown": ReasonWords(
-        "its partition is down: jobs are taken, none is started", "set the partition up again"
+        "its partition is down: jobs are accepted, none are started", "set the partition up again"
     ),
     "PartitionInactive": ReasonWords(
-        "its partition is inactive: no job is taken or started", "set the partition up again"
+        "its partition is inactive: no jobs are accepted or started", "set the partition up again"
     ),
     "PartitionNodeLimit": ReasonWords(
         "it asks for more nodes than the partition has or lets one job have, or for nodes that are down",
@@ -391,14 +391,14 @@ _KNOWN: dict[str, ReasonWords] = {
     "Prolog": ReasonWords("a prolog still runs on its nodes"),
     "Cleaning": ReasonWords("its last attempt is still being cleaned up on its nodes"),
     "NonZeroExitCode": ReasonWords("it ended with an exit code that is not 0"),
-    "JobArrayTaskLimit": ReasonWords("its array lets no more of its tasks run at once", "raise the limit of the array"),
-    "InvalidAccount": ReasonWords("its account is not valid any more", "give it another account"),
-    "InvalidQOS": ReasonWords("its QOS is not valid any more", "give it another QOS"),
+    "JobArrayTaskLimit": ReasonWords("its array's limit of running tasks is reached", "raise the limit of the array"),
+    "InvalidAccount": ReasonWords("its account is no longer valid", "give it another account"),
+    "InvalidQOS": ReasonWords("its QOS is no longer valid", "give it another QOS"),
     "AccountNotAllowed": ReasonWords("its account may not use this partition", "use another partition or account"),
     "QOSNotAllowed": ReasonWords("its QOS may not be used in this partition, or by its account", "give it another QOS"),
     "AccountingPolicy": ReasonWords("a limit of its account stops it"),
     "FrontEndDown": ReasonWords("no front-end node is up"),
-    "SchedDefer": ReasonWords("it asked to be looked at by the regular scheduler, which has not come to it"),
+    "SchedDefer": ReasonWords("it waits for the main scheduler, which has not reached it yet"),
     "DeadLine": ReasonWords("it could not end before its deadline"),
     "TimeLimit": ReasonWords("it ran into its time limit"),
     "SystemFailure": ReasonWords("Slurm, the network or a file system failed"),

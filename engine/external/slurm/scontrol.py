@@ -122,7 +122,7 @@ class Commands:
         timeout_s = timeout_s or self.timeout_s
         path = self._path(command)
         if path is None:
-            raise SlurmLacks(0, f"{command} is not at hand", f"Install it, or look in {self.folder or 'the PATH'}")
+            raise SlurmLacks(0, f"{command} is not installed", f"Install it, or look in {self.folder or 'the PATH'}")
         environment = {**os.environ, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
         for name in [name for name in environment if name.startswith("SQUEUE_")]:
             del environment[name]

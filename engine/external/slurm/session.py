@@ -511,7 +511,7 @@ class SlurmSession:
     def _no_commands(self) -> tuple[str, float]:
         """Why Slurm's commands cannot be used here, empty when they can; and for how long that is believed."""
         if self.commands is None or not self.commands.at_hand():
-            return "Slurm's commands are not at hand", math.inf
+            return "Slurm's commands are not installed here", math.inf
         tokens = self.line.tokens
         self.commands.token = tokens.token() if tokens else ""
         try:

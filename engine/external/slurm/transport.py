@@ -156,7 +156,7 @@ def where(text: str) -> SlurmAddress:
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or parts.query or "@" in parts.netloc:
         raise SpecError(
             "slurm",
-            f"{text[:200]!r} is no place of a slurmrestd",
+            f"{text[:200]!r} is not the address of a slurmrestd",
             "Give unix:/path/of/slurmrestd.socket, http://HOST:PORT or https://HOST:PORT",
         )
     return SlurmAddress(f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}")

@@ -86,5 +86,5 @@ def test_one_action_under_two_spellings_is_told() -> None:
 
 
 def test_keys_that_are_no_table_are_told(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"muster\.toml:1: 'keys' is no table. Write \[keys\]"):
+    with pytest.raises(SpecError, match=r"muster\.toml:1: 'keys' is a value, and must be a table. Write \[keys\]"):
         read(tmp_path, 'keys = "vim"\n')

@@ -83,9 +83,12 @@ def test_a_burst_can_be_given_to_a_queue_that_had_none() -> None:
     ("line", "told"),
     [
         ("--nominal gpu", "--nominal: 'gpu' is not RESOURCE=QUANTITY"),
-        ("--nominal tpu=8", "--nominal: 'tpu=8' is not RESOURCE=QUANTITY. Resources: cpu, memory, gpu, disk"),
-        ("--nominal gpu=many", "--nominal: 'many' is not devices"),
-        ("--borrowing-limit memory=1", "--borrowing-limit: '1' is not a size"),
+        (
+            "--nominal tpu=8",
+            "--nominal: 'tpu=8' is not RESOURCE=QUANTITY. Write it like gpu=24 memory=1TiB; resources: cpu, ",
+        ),
+        ("--nominal gpu=many", "--nominal gpu: 'many' is not a number of GPUs"),
+        ("--borrowing-limit memory=1", "--borrowing-limit memory: '1' is not a size"),
         ("--min-runtime soon", "--min-runtime: 'soon' is not a duration"),
         ("--order random", "there is no 'random'; choose from"),
         ("--placement gpus", "--placement: there is no profile 'gpus', did you mean 'gpu'?"),

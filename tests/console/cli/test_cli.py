@@ -245,8 +245,8 @@ def test_submit_from_flags_and_from_a_file(shell: Shell, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--queue", "a"), "needs a file"),
-        (("--queue", "a", "--cpus", "many"), "'many' is not cores"),
+        (("--queue", "a"), "missing a file"),
+        (("--queue", "a", "--cpus", "many"), "'many' is not a number of cores"),
         (("--queue", "nowhere", "--cpus", "1"), "nowhere"),
         (("--queue", "a", "--gpus-per-task", "8", "--tasks", "99"), "larger than the cell"),
         (("work.yaml", "--queue", "a"), "a file or flags, not both"),

@@ -275,9 +275,9 @@ def test_shares_are_of_the_dominant_resource() -> None:
         ({"cells": (EAST, EAST)}, "'east' is given twice"),
         ({"tenants": (TenantShare(name="a", home="mars"),)}, "there is no cell 'mars'"),
         ({"tenants": (TenantShare(name="a", weight=0),)}, "weight: 0 is below 1"),
-        ({"tenants": (TenantShare(name="a", quota={"tpu": 1}),)}, "tpu: is no resource"),
+        ({"tenants": (TenantShare(name="a", quota={"tpu": 1}),)}, "tpu: is not a resource"),
         ({"datasets": (Dataset(name="d", cells=("mars",)),)}, "there is no cell 'mars'"),
-        ({"routing": Routing(crowded_permille=1001)}, "crowded_permille: 1001 is above 1000"),
+        ({"routing": Routing(crowded_permille=1001)}, "crowded_permille: 100.1% is above 100%"),
     ],
 )
 def test_a_fleet_that_cannot_be_is_refused_by_name(change: dict[str, object], told: str) -> None:

@@ -81,7 +81,7 @@ def test_what_is_kept_from_starting_is_resized_and_stays_so(engine: Engine, stat
 @pytest.mark.parametrize(
     ("command", "problem"),
     [
-        (resize("w", cpu_milli=33_000), "could ever run"),
+        (resize("w", cpu_milli=33_000), "could run one such task"),
         (resize("w", cpu_milli=-1), "below 0"),
         (resize("w", cpu_milli=0), "is empty"),
         (resize("w", cores=4), "not a resource"),

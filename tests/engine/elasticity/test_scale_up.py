@@ -479,7 +479,7 @@ def test_why_names_the_order_and_when_it_is_likely_to_be_ready() -> None:
 
 def test_work_that_no_pool_could_ever_hold_is_refused_at_the_door() -> None:
     engine = elastic(pool("a", cpu=8, most=2))
-    with pytest.raises(SpecError, match="no node of this cell could ever run one such task"):
+    with pytest.raises(SpecError, match="no node of this cell could run one such task"):
         submit(engine, work("w", cpu=9))
     with pytest.raises(SpecError, match=r"larger than the cell|the whole cell has"):
         submit(engine, work("g", cpu=8, count=3))

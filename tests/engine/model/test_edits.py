@@ -102,32 +102,32 @@ ONE_OF_EACH = (
 @pytest.mark.parametrize(
     ("text", "problem", "hint"),
     [
-        ("", "is no edit", "There are: add, remove"),
-        ("drian g0", "'drian' is no edit", "Did you mean: drain NODES?"),
+        ("", "is empty", "Edits: add, remove"),
+        ("drian g0", "there is no edit 'drian'", "Did you mean: drain NODES?"),
         ("drain", "NODES is missing", "Write: drain NODES"),
-        ("drain rakc=r1", "'rakc' is no kind of place, did you mean rack?", ""),
+        ("drain rakc=r1", "'rakc' is not a kind of place, did you mean rack?", ""),
         ("drain rack=", "the name of the rack is missing", ""),
         ("drain g0 at +soon", "'soon'", ""),
         ("fail g0 for ever", "'ever'", ""),
         ("fail for 2h", "NODES is missing", ""),
-        ("shock for 2h", "'2h' is no share such as 30%", ""),
-        ("add four nodes to gpu", "'four' is no whole number of nodes", "Write: add N nodes to POOL"),
+        ("shock for 2h", "'2h' is not a share such as 30%", ""),
+        ("add four nodes to gpu", "'four' is not a whole number of nodes", "Write: add N nodes to POOL"),
         ("add 4 nodes", "is not complete", "Write: add N nodes to POOL"),
-        ("add 4 nodes to gpu pool=x", "'pool' is no place", ""),
+        ("add 4 nodes to gpu pool=x", "'pool' is not a kind of place", ""),
         ("add 4 nodes to gpu rack=a rack=b", "'rack' is given twice", ""),
         ("resize gpu", "N is missing", ""),
         ("resize gpu 4 5", "'5' is one word too many", ""),
-        ("shock spot 30", "'30' is no share such as 30%", ""),
-        ("shock spot 0%", "'0%' is no share", ""),
-        ("shock spot 101%", "'101%' is no share", ""),
-        ("quota a gpus=4", "'gpus' is no resource, did you mean gpu?", ""),
+        ("shock spot 30", "'30' is not a share such as 30%", ""),
+        ("shock spot 0%", "'0%' is not a share", ""),
+        ("shock spot 101%", "'101%' is not a share", ""),
+        ("quota a gpus=4", "'gpus' is not a resource; did you mean gpu?", ""),
         ("quota a memory=4", "memory=4", ""),
         ("quota a", "QUEUE or quantities are missing", ""),
-        ("weight a heavy", "'heavy' is no whole number", ""),
-        ("policy esay", "'esay' is no policy, did you mean easy?", ""),
+        ("weight a heavy", "'heavy' is not a whole number", ""),
+        ("policy esay", "'esay' is not a policy; did you mean easy?", ""),
         ("priority one", "JOB or CLASS is missing", ""),
         ("submit work.yaml", "files are not read here", ""),
-        ('submit {"id": 3}', "the workload is malformed", ""),
+        ('submit {"id": 3}', "the workload's id is a number; it must be text", ""),
         ("migrate one g1", "JOB, 'to' or the place to move to is missing", ""),
         ("cancel \x1b[31m", "", ""),
     ],
@@ -145,7 +145,7 @@ def test_text_that_is_wrong_is_told_with_what_is_expected(text: str, problem: st
 def test_of_several_lines_every_wrong_one_is_told() -> None:
     with pytest.raises(ed.EditsError) as caught:
         ed.parse_all(["drain g0", "drian g1", "weight a 3", "shock spot 30"])
-    assert [problem.partition(":")[0] for problem in caught.value.problems] == ["edit 2", "edit 4"]
+    assert [problem.partition(" '")[0] for problem in caught.value.problems] == ["edit 2", "edit 4"]
 
 
 # -- against a cell ---------------------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ def test_what_the_cell_has_may_be_edited(engine: Engine, text: str) -> None:
         ("migrate runs to g2,g99", "there is no node 'g99'"),
         ("drain g0 at +25h", "its time is beyond the horizon"),
         (f"submit {SPEC.replace('new', 'waits')}", "workload 'waits' already exists"),
-        (f"submit {SPEC.replace('1000', '-1')}", "-1"),
+        (f"submit {SPEC.replace('1000', '-1')}", "-0.001 CPU is below 0"),
     ],
 )
 def test_what_the_cell_does_not_have_is_named_with_the_nearest(engine: Engine, text: str, problem: str) -> None:

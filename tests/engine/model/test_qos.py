@@ -85,7 +85,7 @@ def test_one_task_may_be_larger_than_the_node_by_the_ratio_and_no_more() -> None
     [
         ({"gpu_milli": 1400}, "cannot be overcommitted"),
         ({"disk_mib": 1400}, "cannot be overcommitted"),
-        ({"cpu_milli": 900}, "below 1000"),
+        ({"cpu_milli": 900}, "0.9 is below 1"),
     ],
 )
 def test_what_cannot_be_overcommitted_is_refused(overcommit: dict[str, int], problem: str) -> None:

@@ -202,7 +202,7 @@ def test_a_submission_that_is_wrong_anywhere_is_refused_whole_with_the_place() -
         "no queue 'nowhere'": msgspec.structs.replace(good[7], queue="nowhere"),
         "w3": msgspec.structs.replace(good[7], id="w3"),
         "nobody": msgspec.structs.replace(good[7], priority_class="nobody"),
-        "could ever run": workload("w7", gpu=64_000),
+        "could run": workload("w7", gpu=64_000),
         "spaced out": msgspec.structs.replace(good[7], id="spaced out"),
         "two\\nlines": msgspec.structs.replace(good[7], id="two\nlines"),
         "estimate": msgspec.structs.replace(good[7], estimate_ms=-1),

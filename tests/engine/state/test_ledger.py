@@ -463,9 +463,9 @@ def test_a_fork_and_a_restart_hold_at_the_same_moment() -> None:
     ("command", "error", "words"),
     [
         (cmd.SetPrice(pool="none", price_microusd_hour=1), NotFoundError, "no pool 'none'"),
-        (cmd.SetPrice(pool="p", price_microusd_hour=-1), SpecError, "-1 is below 0"),
+        (cmd.SetPrice(pool="p", price_microusd_hour=-1), SpecError, r"-\$0.000001( an hour)? is below 0"),
         (cmd.SetPrice(pool="p", price_microusd_hour=10**12 + 1), SpecError, "is above"),
-        (budget(limit=-1), SpecError, "-1 is below 0"),
+        (budget(limit=-1), SpecError, r"-\$0.000001( an hour)? is below 0"),
         (budget(window_ms=0), SpecError, "window_ms"),
         (budget(name="a b"), SpecError, "not a valid id"),
         (budget(scope="queue", of="none"), SpecError, "no queue 'none'"),

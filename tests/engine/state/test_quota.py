@@ -629,7 +629,7 @@ def queue(**fields: object) -> QueueSpec:
 
 WRONG = [
     (queue(nominal={"gpus": 1}), "nominal", "unknown resource 'gpus'"),
-    (queue(nominal=gpu(-1)), "nominal.gpu_milli", "-1 is below 0"),
+    (queue(nominal=gpu(-1)), "nominal.gpu_milli", "-0.001 GPU is below 0"),
     (queue(borrowing_limit={"gpus": 1}), "borrowing_limit", "unknown resource"),
     (queue(lending_limit=gpu(-1)), "lending_limit.gpu_milli", "below 0"),
     (queue(parent="", borrowing_limit=gpu(1)), "borrowing_limit", "no cohort to borrow from"),

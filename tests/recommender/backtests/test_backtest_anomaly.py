@@ -48,7 +48,7 @@ def test_rows_are_put_in_order_and_bad_ones_told(tmp_path: Path) -> None:
     found = read(path, problems)
     assert found.values == [float(at) for at in range(24)]
     assert problems.count == 2
-    assert found.mended == ("2 rows out of order: sorted", "1 rows for a time that was there: the last counts")
+    assert found.mended == ("2 rows out of order: sorted", "1 several rows for one time: the last one counts")
     with pytest.raises(SpecError, match="has 3 points"):
         read(written(tmp_path / "b.csv", rows[:3]), Problems(strict=False))
     unnamed = tmp_path / "c.csv"

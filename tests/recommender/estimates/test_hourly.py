@@ -42,7 +42,7 @@ def test_disorder_is_mended_and_told(tmp_path: Path) -> None:
     np.testing.assert_array_equal(series.values, [2, np.nan, np.nan, 5, 1])
     assert series.mended == (
         "1 rows out of order: sorted",
-        "1 rows for a time that another gave: the last counts",
+        "1 several rows for one time: the last one counts",
         "1 hours with several rows: their mean",
         "2 hours without a value",
     )

@@ -101,7 +101,7 @@ def test_the_cheapest_finished_job_is_first_not_the_cheapest_hour() -> None:
     assert first.cost_microusd is not None
     assert first.cost_microusd.p50 == pytest.approx(24_000_000, rel=0.01)
     assert (first.basis, first.runs, unknown.basis, unknown.cost_microusd) == ("own runs", 12, "price only", None)
-    assert unknown.thin == ("no finished work shows its speed there",)
+    assert unknown.thin == ("no finished job shows how fast it runs there",)
 
 
 def test_with_nothing_but_prices_that_is_what_is_said() -> None:

@@ -257,7 +257,7 @@ def test_what_muster_does_again_by_itself_is_on_record_beside_its_event(tmp_path
     for command in (cmd.Cordon(ids=(node,)), cmd.Submit(workloads=(spec,))):
         engine.command(command)
         number = next(reversed(engine.state.intents.open))
-        for phase, why in ((Phase.ACCEPTED, ""), (Phase.OPEN, "slurmctld has forgotten it: done again")):
+        for phase, why in ((Phase.ACCEPTED, ""), (Phase.OPEN, "slurmctld has lost it: done again")):
             changes = (cmd.IntentChange(number=number, phase=phase, text=why),)
             engine.command(cmd.SettleIntents(changes=changes), beside=aftermath.recorded_again(engine, gate, changes))
     # A submission is carried until there is a job: nobody voted on it.

@@ -79,7 +79,7 @@ def test_what_was_changed_meanwhile_is_not_overwritten() -> None:
 @pytest.mark.parametrize(
     ("action", "target", "change", "error", "said"),
     [
-        ("set_scaling", "nowhere", {"least": 1}, NotFoundError, "no such pool: nowhere"),
+        ("set_scaling", "nowhere", {"least": 1}, NotFoundError, "there is no pool 'nowhere'"),
         ("set_scaling", "p", {"least": 0}, RefusedError, "already has that"),
         ("set_scaling", "p", {"least": 30}, SpecError, "more than most"),
         ("set_scaling", "fixed", {"least": 1}, SpecError, "most"),

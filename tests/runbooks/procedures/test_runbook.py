@@ -67,7 +67,7 @@ def test_every_byte_is_in_the_digest() -> None:
         ("---\nid: x\n", "f.md:1: the front matter does not end"),
         ("---\n---\n", "f.md:2: is empty"),
         ("---\n- a\n---\n", "f.md:2: the front matter is not a mapping"),
-        ("---\nid: x\n---\n", "f.md:2: object missing required field"),
+        ("---\nid: x\n---\n", "f.md:2: schema is missing"),
         ("\ufeff---\nid: x\n---\n", "f.md:1: does not begin"),
     ],
 )

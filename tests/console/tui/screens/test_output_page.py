@@ -156,7 +156,7 @@ async def test_what_is_not_loaded_is_told_and_a_file_begun_anew_too() -> None:
         await until(pilot, lambda: isinstance(here(pilot), OutputPane) and bool(shown(pilot)))
         assert "older not loaded" in line(pilot, "title")
         client.written = b"second life\n"
-        await until(pilot, lambda: shown(pilot)[-2:] == ["… the file was begun anew …", "second life"])
+        await until(pilot, lambda: shown(pilot)[-2:] == ["… the file was started over …", "second life"])
 
 
 async def test_a_job_of_slurm_tells_its_file_and_node_and_why_it_cannot_be_read() -> None:

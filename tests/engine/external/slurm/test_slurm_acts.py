@@ -192,7 +192,7 @@ def test_a_job_that_got_the_id_of_the_one_that_was_meant_is_left_alone(room: Roo
     room.slurm.jobs[job.id] = msgspec.structs.replace(job, submit_s=job.submit_s + 7, name="other")
     number = room.want(cmd.Cancel(ids=(f"w{job.id}",)))
     room.turn()
-    assert room.phase(number) == (Phase.NEEDLESS, f"job {job.id} is another job by now")
+    assert room.phase(number) == (Phase.NEEDLESS, f"job {job.id} is now a different job")
     assert room.slurm.done == []
 
 
@@ -450,7 +450,7 @@ def test_what_is_undone_while_slurmctld_runs_on_is_left_to_a_person(room: Room) 
     room.turn(SAFE_S + 1)
     phase, text = room.phase(number)
     assert (phase, room.slurm.done) == (Phase.IN_DOUBT, ["hold 1", "release 1"])
-    assert "somebody has undone it: slurmctld has run on since" in text
+    assert "somebody undid it: slurmctld has not restarted since" in text
 
 
 def test_where_nothing_tells_of_a_crash_what_is_undone_is_left_to_a_person(room: Room) -> None:
@@ -868,4 +868,4 @@ def test_a_cancelled_job_that_somebody_puts_back_is_not_cancelled_again(room: Ro
         room.turn(1.0)
     phase, text = room.phase(number)
     assert (phase, room.slurm.done) == (Phase.IN_DOUBT, ["cancel 1"])
-    assert "somebody has undone it: slurmctld has run on since" in text
+    assert "somebody undid it: slurmctld has not restarted since" in text

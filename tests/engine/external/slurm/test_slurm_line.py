@@ -100,7 +100,7 @@ def test_each_lack_has_its_reason() -> None:
             *("requeue", "update_node", "update_partition", "reservation_write"),
             *("job_states", "shares", "topology"),
         }
-        assert missing["update_node"] == "REST v0.0.38 cannot change nodes, and Slurm's commands are not at hand"
+        assert missing["update_node"] == "REST v0.0.38 cannot change nodes, and Slurm's commands are not installed here"
         with pytest.raises(SlurmLacks, match=r"requeueing job 7: not possible here: REST up to v0\.0\.42 cannot"):
             slurm.put_back(7)
 
