@@ -7,10 +7,11 @@ Titles, labels and texts of alerts are strangers' words: they stand behind a gut
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from console.forms.filters import quoted
+from console.forms.filters import parse_filter, quoted
 from console.text.terminal_text import cut, duration, fit, printable, timestamp
 from console.text.tones import state_look
 from console.views.curves import WINDOWS, Curve, CurveRequest, curve_chart, drawn_curve, read_curve, subject_words
@@ -20,10 +21,19 @@ from console.views.proposal import effect_lines, hanging, name_of
 from console.views.proposal import framed as quoted_lines
 from console.views.sections import Line, Section, plural, text_line
 from engine.model.errors import MusterError, UnreachableError
-from runbooks.plans.incidents import AlertLine, EntryKind, Incident, IncidentChange, IncidentObject, ObjectKind
+from runbooks.plans.incidents import (
+    UNCLOSED,
+    AlertLine,
+    EntryKind,
+    Incident,
+    IncidentChange,
+    IncidentObject,
+    ObjectKind,
+)
 
 if TYPE_CHECKING:
     from console.client.protocol import Client
+    from engine.model.queries import Term
     from recommender.findings.suggestions import Recommendation
     from runbooks.drafts.typed_draft import Draft, DraftRun
     from runbooks.plans.typed_plan import Proposal
@@ -153,6 +163,14 @@ def _curve(client: Client, queue: str, incident: Incident, now_ms: int) -> Curve
 
 
 # --- the list
+
+
+def parse_words(text: str) -> tuple[tuple[Term, ...], tuple[str, ...]]:
+    """Terms of a filter, and the states to ask for: all of them where the filter says `all` or names states, else those
+    that are not closed. Raises FilterError."""
+    every = re.search(r"(?<!\S)all(?!\S)", text)
+    terms = parse_filter("incidents", text if every is None else f"{text[: every.start()]}   {text[every.end() :]}")
+    return terms, () if every or any(term.column == "state" for term in terms) else UNCLOSED
 
 
 def row_of(incident: Incident, wall_ms: int) -> Row:

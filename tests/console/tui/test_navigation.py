@@ -262,6 +262,8 @@ async def test_bookmarks_are_kept_listed_gone_to_and_taken_away(tmp_path: Path) 
     ("typed", "says"),
     [
         ("bookmark nodes", "is a command"),
+        ("bookmark stuck = workloads state:queued tenat:ml", " " * 43 + "^^^^^ workloads have no column 'tenat'"),
+        ("bookmark b = audit type:vote who~al", "the audit takes one value of a column, whole"),
         *(
             pytest.param(*each, marks=pytest.mark.thorough)
             for each in (

@@ -521,7 +521,10 @@ def test_words_of_the_audit_filter() -> None:
     found = parse_words("P-3 actor:alice exec")
     assert (found.proposal, found.actor, found.type) == ("P-3", "person:alice", "exec")
     assert parse_words("actor:unix:1000").actor == "unix:1000"
-    for text, start in (("type:exec P-x", 10), ("proposal:3", 0), ("exec vote", 5)):
+    assert parse_words("since:2h who:bob", 10_000_000).since_ms == 2_800_000
+    for text, start in (
+        ("type:exec P-x", 10), ("proposal:3", 0), ("exec vote", 5), ("P-3 tenant:ml", 4), ("actor:a*", 0), ("!exec", 0)
+    ):  # fmt: skip
         with pytest.raises(FilterError) as caught:
             parse_words(text)
         assert caught.value.start == start
