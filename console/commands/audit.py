@@ -26,7 +26,7 @@ from console.commands.show import tell_lines, write_json, write_lines
 from console.forms.settings import audit_key_path, cell_paths
 from console.text.guarded_streams import exact_output
 from console.text.plain_tables import harmless, unformed
-from console.text.terminal_text import cut, printable, read_value
+from console.text.terminal_text import cut, printable, read_value, wall_time
 from console.views.audit import parse_words
 from engine.model.errors import MusterError, NotFoundError, RefusedError, SpecError
 from engine.model.quantities import duration_ms
@@ -92,7 +92,7 @@ def page_lines(page: AuditPage) -> Iterator[str]:
         when = utc(row.at_ms)
         if when[:10] != day:
             day = when[:10]
-            yield f"{day} UTC"
+            yield f"{day} UTC (wall)"
         yield cut(f"{row.seq:>7} {when[11:19]} {printable(row.type):<18} {_about(row)}", WIDTH)
         for private in row.private:
             told = "erased" if private.text is None else f'"{printable(private.text)}"'
@@ -118,7 +118,7 @@ def _short(value: object) -> str:
 def record_lines(row: AuditRow) -> Iterator[str]:
     """A record whole."""
     facts = [
-        ("record", f"{row.seq:,}"), ("when", utc(row.at_ms)), ("type", row.type),
+        ("record", f"{row.seq:,}"), ("when", wall_time(row.at_ms)), ("type", row.type),
         ("who", f"{row.subject} ({row.kind}{', signed with ' + row.key if row.signed else ''})"),
         ("from", row.account), ("session", row.session), ("proposal", row.proposal),
         ("revision", str(row.revision) if row.revision else ""), ("step", row.step), ("plan", row.plan),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from console.forms.filters import ANYWHERE, FilterError, Token, terms_of, tokens
-from console.text.terminal_text import printable, timestamp
+from console.text.terminal_text import printable, timestamp, wall_time
 from console.views.lists import Heading, Row, Span
 from console.views.proposal import framed, hanging, name_of
 from console.views.sections import Line, Section, text_line
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 HEADINGS = (
     Heading("seq", "RECORD", right=True, most=10),
-    Heading("at", "TIME", most=19),
+    Heading("at", "UTC (WALL)", most=19),
     Heading("type", "TYPE", most=22),
     Heading("who", "WHO", most=16),
     Heading("proposal", "PROPOSAL", most=10),
@@ -105,7 +105,7 @@ def record_columns(record: AuditRow, width: int) -> tuple[list[Section], list[Se
     """A record whole: what it is; and what it says, framed."""
     signed = f", signed with {printable(record.key)}" if record.signed else ""
     facts = [
-        ("when", f"{timestamp(record.at_ms)} UTC"),
+        ("when", wall_time(record.at_ms)),
         ("type", printable(record.type)),
         ("who", f"{printable(record.subject)} ({printable(record.kind)}{signed})"),
         ("from", printable(record.account)),

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from console.forms.filters import parse_filter, quoted
-from console.text.terminal_text import cut, duration, fit, printable, timestamp
+from console.text.terminal_text import cut, duration, fit, printable, timestamp, wall_time
 from console.text.tones import state_look
 from console.views.curves import WINDOWS, Curve, CurveRequest, curve_chart, drawn_curve, read_curve, subject_words
 from console.views.draft import IN_PART
@@ -229,9 +229,9 @@ def _state(page: IncidentPage, width: int) -> Section:
     lines += quoted_lines(incident.title, width)
     lines += hanging(fit("owner", LABEL), name_of(incident.owner) or "nobody: C claims it", width)
     ago = duration(max(0, page.wall_ms - incident.began_ms))
-    lines += hanging(fit("began", LABEL), f"{timestamp(incident.began_ms)} UTC, {ago} ago", width)
+    lines += hanging(fit("began", LABEL), f"{wall_time(incident.began_ms)}, {ago} ago", width)
     source = name_of(incident.source)
-    lines += hanging(fit("reported", LABEL), f"{timestamp(incident.opened_ms)} UTC by {source}", width)
+    lines += hanging(fit("reported", LABEL), f"{wall_time(incident.opened_ms)} by {source}", width)
     lines += [line for curve in page.curves for line in _wait_line(curve, incident, width)]
     if incident.follows:
         text = f"{incident.follows}, of the same alerts, was closed"
@@ -284,7 +284,7 @@ def _alerts(incident: Incident, width: int) -> Section:
 
 def _alert_lines(alert: AlertLine, width: int) -> list[Line]:
     glyph, tone = ("▲", "warn") if alert.state == "firing" else ("✓", "ok")
-    since = timestamp(alert.ends_ms or alert.starts_ms)
+    since = wall_time(alert.ends_ms or alert.starts_ms)
     head = f"{glyph} {alert.state} since {since}  "
     lines = [Line(((head, tone), (cut(printable(alert.name), max(8, width - len(head))), "strong")))]
     labels = [f"{key}={value}" for key, value in alert.labels.items() if key != "alertname"]
@@ -306,7 +306,7 @@ def _history(incident: Incident, width: int) -> Section:
         spans = ((f"{timestamp(entry.at_ms)}  ", "dim"), (cut(f"{by}{to}{made}", width - 18), ""))
         lines.append(Line(spans, link))
         lines += quoted_lines(entry.text, width - 4, "    ") if entry.text else []
-    return Section("So far", tuple(lines), "on the record")
+    return Section("So far", tuple(lines), "on the record, UTC (wall)")
 
 
 def _changes(page: IncidentPage, width: int) -> Section:

@@ -303,8 +303,8 @@ async def test_a_lost_console_is_gone_on_from_and_a_left_one_is_not(tmp_path: Pa
         app.exit()  # as when the terminal is gone: nobody has pressed q
     app = begun()
     async with app.run_test(size=(120, 30), notifications=True) as pilot:
+        await until(pilot, lambda: "restored where you were" in notes(pilot))
         await until(pilot, at(pilot, f"workloads › {row}"))
-        assert "restored where you were" in notes(pilot)
         await press(pilot, "escape")
         await until(pilot, lambda: "100 of 500" in line(pilot, "title") and has_rows(pilot))
         await until(pilot, lambda: here(pilot).table.cursor_row.id == row)  # type: ignore[union-attr]
