@@ -215,11 +215,11 @@ def curve_of_row(kind: Kind, name: str, cells: Mapping[str, str], column: str) -
 
 
 def rows_that_match(rows: Sequence[Row], headings: Sequence[Heading], terms: Sequence[Term]) -> list[Row]:
-    """Rows made by the console that satisfy the terms: by each cell's text, and by state without its sign."""
+    """Rows made by the console that satisfy the terms: by each cell's text, a state by its word without its sign."""
 
     def values(row: Row) -> dict[str, Value]:
-        named: dict[str, Value] = {each.name: text for each, (text, _) in zip(headings, row.cells, strict=True)}
-        return named | {name: row.state.replace("_", " ") for name in ("state", "status") if name in named}
+        named = {each.name: text for each, (text, _) in zip(headings, row.cells, strict=True)}
+        return {name: text.partition(" ")[2] if name in ("state", "status") else text for name, text in named.items()}
 
     return [row for row in rows if matches(terms, values(row))] if terms else list(rows)
 
