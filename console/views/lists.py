@@ -291,12 +291,16 @@ def _share(values: Sequence[Any], index: dict[str, int]) -> Span:
     return f"{meter(min(share, 1000), 8)} {permille(share):>4}", "bar"
 
 
+TRACK = "┄"
+"""Sign of what is left of a meter."""
+
+
 def meter(share: int, width: int) -> str:
     """A bar for a share in permille, to half a cell; readable without colour. Anything above zero shows, and only a
     whole is full."""
     halves = min(2 * width, max(1 if share > 0 else 0, share * 2 * width // 1000))
     filled = "━" * (halves // 2) + "╸" * (halves % 2)
-    return filled + "┄" * (width - len(filled))
+    return filled + TRACK * (width - len(filled))
 
 
 def summary(view: ListView, window: Window | None, marked: Sequence[Row] = ()) -> str:
