@@ -65,7 +65,7 @@ def test_a_version_newer_than_any_known_is_read_and_not_acted_on() -> None:
     with playing("v0.0.46", "v0.0.47", jobs=JOBS, **{"job/submit": GIVEN}) as played, connected(played.url) as slurm:
         assert slurm.api == "v0.0.46"
         assert len(slurm.jobs().list) == 1
-        with pytest.raises(SlurmLacks, match="newer than this client"):
+        with pytest.raises(SlurmLacks, match="newer than Muster supports"):
             slurm.submit(WISH)
         with pytest.raises(SlurmLacks, match="only read"):
             slurm.cancel(7)
