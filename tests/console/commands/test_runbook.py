@@ -100,7 +100,7 @@ def test_lint_reads_standard_input_and_names_what_cannot_be_read(
     assert run(["runbook", "lint", str(tmp_path / "nowhere.md")]) == 2
     assert "cannot be read" in capsys.readouterr().err
     assert run(["runbook", "lint", str(tmp_path)]) == 2
-    assert "no regular file" in capsys.readouterr().err
+    assert "not a regular file" in capsys.readouterr().err
 
 
 def test_a_hostile_file_reaches_no_terminal(tmp_path: Path, capsys: Capture) -> None:
@@ -245,5 +245,5 @@ def test_folders_of_the_settings_are_absolute(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="not an absolute path"):
         folders_of(load({}, {"MUSTER_CONFIG": "/nowhere", "MUSTER_RUNBOOKS": "books"}))
     file.write_text('runbooks = "books"\n')
-    with pytest.raises(SpecError, match="a list of strings"):
+    with pytest.raises(SpecError, match="a list of texts"):
         load({}, {"MUSTER_CONFIG": str(file)})

@@ -80,7 +80,7 @@ def test_files_that_are_not_the_jobs_own_stay_closed(mirrored: tuple[SlurmCluste
     nowhere = submit(cluster, "sleep 30", "-o", "/dev/null")
     soon(lambda: reason(client, named) and reason(client, nowhere))
     assert "belongs to 'root', not to 'games'" in reason(client, named)
-    soon(lambda: "no regular file" in reason(client, nowhere))
+    soon(lambda: "not a regular file" in reason(client, nowhere))
     cluster.run("scancel", nowhere)
     with pytest.raises(NotFoundError):
         client.output(OutputRequest(id="999999"))

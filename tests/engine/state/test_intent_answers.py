@@ -77,7 +77,7 @@ def test_an_act_is_not_carried_again_but_proposed_anew_and_that_answers_the_doub
 def test_the_id_of_a_submission_is_free_once_it_is_said_to_be_undone() -> None:
     engine = outside_cell()
     number = put_in_doubt(engine, job("w"))
-    with pytest.raises(SpecError, match="asked for already"):
+    with pytest.raises(SpecError, match="was already requested"):
         engine.command(job("w"))
     say(engine, number, "undone")
     engine.command(job("w"))
@@ -103,7 +103,7 @@ def test_a_submission_that_is_carried_again_is_one_job_in_the_end(there_after_al
         slurm.pass_time(1.0)
     assert len(live(slurm, token)) == 1
     assert phase(engine, again) == Phase.DONE
-    with pytest.raises(SpecError, match="asked for already"):
+    with pytest.raises(SpecError, match="was already requested"):
         engine.command(job("w"))
 
 
@@ -161,7 +161,7 @@ def test_a_submission_whose_name_another_has_by_now_is_not_carried_again() -> No
         say(engine, number, "retry")
     assert len(engine.state.intents.open) == 1
     say(engine, number, "undone")
-    with pytest.raises(SpecError, match="asked for already"):
+    with pytest.raises(SpecError, match="was already requested"):
         engine.command(job("w"))
 
 

@@ -116,5 +116,5 @@ def test_rows_out_of_order_are_sorted_and_told(tmp_path: Path, capsys: pytest.Ca
     found = capsys.readouterr()
     assert found.out == straight
     assert "out of order" in found.err
-    assert "another gave" in found.err
+    assert "several rows for one time" in found.err
     assert "1 rows could not be used" in found.err

@@ -103,7 +103,7 @@ def test_every_ability_of_a_cluster_is_told_as_a_way() -> None:
     from engine.external.slurm.capabilities import COMMAND, REST, Capabilities, Capability
     from engine.external.slurm.job_requests import lacks_of, ways_of
 
-    none = Capability("", "it is only read")
+    none = Capability("", "read-only")
     can = dict.fromkeys(Capabilities.__struct_fields__, REST) | {"put_back": COMMAND, "reservation_write": none}
     ways = ways_of(Capabilities(**can), "v0.0.42")
     assert ways[cmd.Drain] == "scontrol and REST v0.0.42"

@@ -275,7 +275,7 @@ def test_files_with_problems_are_listed_and_hold_nothing_up(place: Place, tmp_pa
     assert "looks like drain-one" in found["like.md"].note
     assert "anchor" in found["bad.md"].note
     for name in ("folder.md", "pipe.md"):
-        assert "no regular file" in found[name].note
+        assert "not a regular file" in found[name].note
     with pytest.raises(SpecError, match=r"bad\.md:2"):
         place.shelf.approve(place.team["cat"].actor, RunbookVote(id="bad", sha256=found["bad.md"].sha256))
     with pytest.raises(SpecError, match="vacuous-check"):
