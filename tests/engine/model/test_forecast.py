@@ -131,7 +131,7 @@ def test_headroom_leaves_one_percent_unmet() -> None:
 def test_files_that_are_no_series_are_named(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="holds no"):
         dm.read(tmp_path)
-    for text, said in (("time,demand\n0,1\n", "is not a series"), ("time,value\n0,-1\n", "no demand")):
+    for text, said in (("time,demand\n0,1\n", "is not a series"), ("time,value\n0,-1\n", "a value below 0")):
         with gzip.open(tmp_path / "bad.csv.gz", "wt") as file:
             file.write(text)
         with pytest.raises(SpecError, match=said) as error:
