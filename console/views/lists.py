@@ -71,6 +71,17 @@ LISTS: dict[Kind, tuple[str, ...]] = {
 }  # fmt: skip
 """Columns in order of importance: on a narrow screen the last ones are a scroll to the right away."""
 
+_DEFINED = "come with the cell's definition: muster cell define cell.yaml"
+WHEN_EMPTY: dict[Kind, str] = {
+    "workloads": "none yet: muster submit work.yaml",
+    "nodes": f"none yet: they {_DEFINED}",
+    "queues": f"none yet: they {_DEFINED}",
+    "pools": f"none yet: they {_DEFINED}",
+    "reservations": "none yet: nodes kept free for a time stand here; :reserve NAME --nodes a,b --start +2h --end +6h",
+    "orders": "none yet: machines that a pool has ordered stand here; :set-scaling POOL --most 40 lets it order",
+}
+"""What would be there, and how it gets there."""
+
 KEY_COLUMN: dict[Kind, str] = {
     "workloads": "id", "nodes": "id", "queues": "name", "reservations": "name", "pools": "name", "orders": "id",
 }  # fmt: skip

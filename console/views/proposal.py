@@ -114,7 +114,7 @@ def list_row(proposal: Proposal, now_ms: int) -> Row:
     cells: tuple[Span, ...] = (
         (printable(proposal.id), ""),
         (f"{glyph} {state_word(proposal.state)}", tone),
-        (proposal.tier, "warn" if proposal.tier in ("T2", "T3") else "dim"),
+        (proposal.tier, "warn" if proposal.tier in ("T2", "T3") and proposal.state not in typed_plan.ENDED else "dim"),
         (printable(proposal.title), ""),
         (name_of(proposal.plan.author.subject), "dim"),
         (votes_word(proposal), ""),

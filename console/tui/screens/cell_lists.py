@@ -163,7 +163,11 @@ class EventsPane(WordsPane):
         """Show other events. Raises FilterError and stays as it is when the filter cannot be read."""
         self._terms = parse_filter("events", text)
         self._filter = " ".join(text.split())
-        self.table.empty = f"no events match {self._filter}" if self._filter else "no events yet"
+        self.table.empty = (
+            f"no events match {self._filter}"
+            if self._filter
+            else "none yet: what happens in the cell is listed here as it happens"
+        )
         fetch = partial(self._log.window, self._terms)
         self.table.show(EVENT_HEADINGS, fetch, grows_at_top=True)
 

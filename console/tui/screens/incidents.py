@@ -52,7 +52,11 @@ class IncidentsPane(WordsPane):
         """Show others. Raises FilterError and stays as it is when the filter cannot be read."""
         terms, states = parse_words(text)
         self._filter = " ".join(text.split())
-        self.table.empty = f"no incident matches {self._filter}" if self._filter else "no incident is open"
+        self.table.empty = (
+            f"no incident matches {self._filter}"
+            if self._filter
+            else "none is open: an alert opens one, or muster incident open TITLE"
+        )
         self.table.show(HEADINGS, partial(self._rows, terms, states))
 
     @property

@@ -39,7 +39,7 @@ from console.views.proposal import (
 )
 from console.views.sections import Line, Section, text_line
 from console.views.suggestions import (
-    followed_text,
+    followed_rows,
     found_lines,
     found_sections,
     list_line,
@@ -116,7 +116,11 @@ class ProposalsPane(WordsPane):
         """Show others. Raises FilterError and stays as it is when the filter cannot be read."""
         self._terms = parse_filter("proposals", text)
         self._filter = " ".join(text.split())
-        self.table.empty = f"no proposals match {self._filter}" if self._filter else "no proposals yet"
+        self.table.empty = (
+            f"no proposals match {self._filter}"
+            if self._filter
+            else "none yet: every change is proposed here first; a capital letter on a page proposes one"
+        )
         self.table.show(headings(self.size.width), self._rows)
 
     def _rows(self, offset: int, limit: int) -> Window:
@@ -434,8 +438,7 @@ class RecommendationsPane(DetailPane[Recommendations]):
         if detail.aside:
             left.append(Section("Dismissed", self._lines(detail.aside, width), "rejected, or acted on"))
         if detail.followed:
-            told = [line for each in detail.followed for line in wrap(followed_text(each), width)]
-            left.append(Section("Outcomes", tuple(text_line(line, "dim") for line in told)))
+            left.append(Section("Outcomes", followed_rows(detail.followed, width)))
         if detail.unknown:
             told = [line for text in detail.unknown for line in wrap(printable(text), width)]
             left.append(Section("Not known", tuple(text_line(line, "dim") for line in told)))

@@ -27,6 +27,7 @@ from console.views.lists import (
     LISTS,
     NEWEST_FIRST,
     SHARE,
+    WHEN_EMPTY,
     ListView,
     Row,
     Window,
@@ -316,7 +317,8 @@ class ListPane(TablePane):
         return partial(fetch_rows, self.connect, view)
 
     def _ask_anew(self, place: TablePosition | None = None) -> None:
-        self.table.empty = f"no {self.KIND} match {self.view.filter_text}" if self.view.where else f"no {self.KIND} yet"
+        none = f"no {self.KIND} match {self.view.filter_text}" if self.view.where else WHEN_EMPTY[self.KIND]
+        self.table.empty = none
         # The thread reads a copy: the person may edit the view while it asks.
         view = self.view.copy()
         fetch = self.fetcher(view)
