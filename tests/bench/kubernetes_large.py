@@ -99,14 +99,14 @@ def node(number: int, version: int) -> dict[str, Any]:
 def serve(pods: int, nodes: int, rate: int) -> None:
     """The made-up API server, until its input ends."""
     bare = {"pods": [_text(pod(n, n + 1)) for n in range(pods)], "nodes": [_text(node(n, n + 1)) for n in range(nodes)]}
-    marks = [(pod(n, 0), pods + n) for n in range(min(pods, 1000))]
+    marks = [pod(n, 0) for n in range(min(pods, 1000))]
 
     def answer(path: str, query: Query) -> Answer:
         kind = path.rpartition("/")[2]
         if "sendInitialEvents" in query:
             return 200, {}, [*_initial(bare[kind]), initial_end(pods + nodes)]
         if "watch" in query:
-            return 200, {}, _events(marks, rate) if kind == "pods" else []
+            return 200, {}, _events(marks, pods + nodes, rate) if kind == "pods" else []
         size, begin = int(query.get("limit", "0")) or len(bare[kind]), int(query.get("continue", "0"))
         some = b",".join(bare[kind][begin : begin + size])
         more = str(begin + size) if begin + size < len(bare[kind]) else ""
@@ -128,13 +128,13 @@ def _initial(bare: list[bytes]) -> Iterator[bytes]:
         yield b"".join(b'{"type":"ADDED","object":%b}\n' % each for each in bare[begin : begin + 16])
 
 
-def _events(marks: list[tuple[dict[str, Any], int]], rate: int) -> Iterator[bytes]:
+def _events(marks: list[dict[str, Any]], version: int, rate: int) -> Iterator[bytes]:
     """`rate` events a second, each with the time at which it was sent."""
     begin, sent = time.monotonic(), 0
     while True:
-        found, version = marks[sent % len(marks)]
+        found = marks[sent % len(marks)]
         sent += 1
-        found["metadata"]["resourceVersion"] = str(version + 1_000_000 + sent)
+        found["metadata"]["resourceVersion"] = str(version + sent)
         found["metadata"]["labels"]["sent"] = repr(time.monotonic())
         yield event("MODIFIED", found)
         ahead = begin + sent / rate - time.monotonic()

@@ -173,7 +173,7 @@ class Kubeconfig:
         path, meant = self._contexts[name]
         place = f"{path}: context {name!r}"
         if meant.namespace and not _LABEL.fullmatch(meant.namespace):
-            raise SpecError(place, "its namespace is no name of a namespace", "Use a-z, 0-9 and -, at most 63")
+            raise SpecError(place, "its namespace is not a name of a namespace", "Use a-z, 0-9 and -, at most 63")
         cluster_path, cluster = _found(place, "cluster", meant.cluster, self._clusters)
         user_path, user = _found(place, "user", meant.user, self._users)
         cluster = _check_cluster(f"{cluster_path}: cluster {meant.cluster!r}", cluster_path, cluster, insecure)
@@ -263,15 +263,15 @@ def _read(path: Path) -> _Config:
         found = yaml.load(content, _Loader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
-        raise SpecError(f"{path}:{line}", "is not YAML", "Mend it, or write it anew with kubectl config") from None
+        raise SpecError(f"{path}:{line}", "is not YAML", "Fix it, or write it anew with kubectl config") from None
     except (yaml.YAMLError, ValueError, RecursionError):
-        raise SpecError(str(path), "is not YAML", "Mend it, or write it anew with kubectl config") from None
+        raise SpecError(str(path), "is not YAML", "Fix it, or write it anew with kubectl config") from None
     try:
         config = msgspec.convert({} if found is None else _without_nulls(found), _Config)
     except msgspec.ValidationError as error:
         problem, _, at = str(error).partition(" - at `$")
         where = f"{path}: {at.strip('.`')}" if at else str(path)
-        raise SpecError(where, problem, "Mend the field; kubectl does not read it either") from None
+        raise SpecError(where, problem, "Fix the field; kubectl does not read it either") from None
     for field, value, only in (("kind", config.kind, "Config"), ("apiVersion", config.api_version, "v1")):
         if value not in ("", only):
             raise SpecError(f"{path}: {field}", f"is {value[:40]!r}", f"Give a file of {field} {only}")
@@ -338,7 +338,7 @@ def _server(place: str, cluster: KubernetesCluster, insecure: bool) -> str:
     except ValueError:
         port = 0
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or parts.query or "@" in parts.netloc:
-        raise SpecError(f"{place}: server", "is no URL of an API server", "Give https://HOST:PORT")
+        raise SpecError(f"{place}: server", "is not the URL of an API server", "Give https://HOST:PORT")
     if parts.scheme == "http" and not insecure and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
         problem = "is plain HTTP to another machine: everybody on the way reads the token"
         raise SpecError(f"{place}: server", problem, "Give https://, or add --insecure-skip-tls-verify")
@@ -347,7 +347,7 @@ def _server(place: str, cluster: KubernetesCluster, insecure: bool) -> str:
 
 def _check_proxy(place: str, url: str) -> None:
     if url and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
-        raise SpecError(f"{place}: proxy-url", "is no URL of a proxy that is known here", "Give http:// or https://")
+        raise SpecError(f"{place}: proxy-url", "is not the URL of a proxy that is known here", "Give http:// or https://")
 
 
 def _file(place: str, path: Path, name: str) -> str:
