@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from console.actions.key_map import key_of
-from console.text.charts import Spans, column_at, framed, gutter, legend, ribbon, round_top, time_axis
+from console.text.charts import BAND, LIMIT, Spans, column_at, framed, gutter, legend, ribbon, round_top, time_axis
 from console.text.plain_tables import table
 from console.text.terminal_text import cut, duration, fit, milli, permille, printable, timestamp, wrap
 from console.views.sections import Line, Section, text_line
@@ -23,12 +23,18 @@ if TYPE_CHECKING:
 
 WIDTH = 80
 BAR = 22
-FULL, LIKELY, MAYBE = "█", "▓", "░"
+FULL, LIKELY, MAYBE = "━", "═", "┄"
 """Signs up to p10, up to p50, up to p90."""
+NOT_YET = (
+    "no forecast yet: no whole hour of this has been measured. It comes by itself after the first; "
+    "muster history import brings in what was measured elsewhere"
+)
 
 
 def forecast_lines(view: Forecast, width: int = WIDTH) -> list[str]:
     """Hour by hour, with what it rests on and how such forecasts have held."""
+    if not view.known_hours:
+        return wrap(NOT_YET, width)
     return [*forecast_head(view, width), "", *bars(view, width), "", *forecast_skill(view)]
 
 
@@ -173,9 +179,9 @@ def chart(known: ForecastPageData, found: Forecast | None, wait: Wait, width: in
     ready."""
     points = _points(known, found)
     if not points:
-        return [
-            Section(_forecast_title(known), (text_line(_nothing(wait), "warn" if wait.problem else "dim"),), known.unit)
-        ]
+        tone = "warn" if wait.problem else "dim"
+        told = tuple(text_line(line, tone) for line in wrap(_nothing(wait), max(width, 20)))
+        return [Section(_forecast_title(known), told, known.unit)]
     lows, mids, highs = (tuple(point[i] for point in points) for i in (1, 2, 3))
     most = max((value for value in (*mids, *highs) if value is not None), default=0)
     limit = known.there_is if known.there_is is not None and known.there_is <= FAR * max(1, most) else None
@@ -233,9 +239,9 @@ def _legend(
 ) -> list[Spans]:
     parts = [("─ measured, then p50" if found else "─ measured", "bar"), ("│ now", "accent")]
     if found is not None:
-        parts.insert(1, ("░ p10 to p90", "dim"))
+        parts.insert(1, (f"{BAND} p10 to p90", "dim"))
     if limit is not None:
-        parts.append((f"═ {known.what} {amount(limit)}", "info"))
+        parts.append((f"{LIMIT} {known.what} {amount(limit)}", "info"))
     elif known.there_is is not None:
         parts.append((f"{known.what} {amount(known.there_is)}, off the scale", "dim"))
     if known.boot_ms is not None:

@@ -7,11 +7,12 @@ Titles, labels and texts of alerts are strangers' words: they stand behind a gut
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from console.forms.filters import quoted
-from console.text.terminal_text import cut, duration, fit, printable, timestamp
+from console.forms.filters import parse_filter, quoted
+from console.text.terminal_text import cut, duration, fit, printable, timestamp, wall_time
 from console.text.tones import state_look
 from console.views.curves import WINDOWS, Curve, CurveRequest, curve_chart, drawn_curve, read_curve, subject_words
 from console.views.draft import IN_PART
@@ -20,10 +21,19 @@ from console.views.proposal import effect_lines, hanging, name_of
 from console.views.proposal import framed as quoted_lines
 from console.views.sections import Line, Section, plural, text_line
 from engine.model.errors import MusterError, UnreachableError
-from runbooks.plans.incidents import AlertLine, EntryKind, Incident, IncidentChange, IncidentObject, ObjectKind
+from runbooks.plans.incidents import (
+    UNCLOSED,
+    AlertLine,
+    EntryKind,
+    Incident,
+    IncidentChange,
+    IncidentObject,
+    ObjectKind,
+)
 
 if TYPE_CHECKING:
     from console.client.protocol import Client
+    from engine.model.queries import Term
     from recommender.findings.suggestions import Recommendation
     from runbooks.drafts.typed_draft import Draft, DraftRun
     from runbooks.plans.typed_plan import Proposal
@@ -155,6 +165,14 @@ def _curve(client: Client, queue: str, incident: Incident, now_ms: int) -> Curve
 # --- the list
 
 
+def parse_words(text: str) -> tuple[tuple[Term, ...], tuple[str, ...]]:
+    """Terms of a filter, and the states to ask for: all of them where the filter says `all` or names states, else those
+    that are not closed. Raises FilterError."""
+    every = re.search(r"(?<!\S)all(?!\S)", text)
+    terms = parse_filter("incidents", text if every is None else f"{text[: every.start()]}   {text[every.end() :]}")
+    return terms, () if every or any(term.column == "state" for term in terms) else UNCLOSED
+
+
 def row_of(incident: Incident, wall_ms: int) -> Row:
     glyph, tone = incident_look(incident)
     cells: tuple[Span, ...] = (
@@ -211,9 +229,9 @@ def _state(page: IncidentPage, width: int) -> Section:
     lines += quoted_lines(incident.title, width)
     lines += hanging(fit("owner", LABEL), name_of(incident.owner) or "nobody: C claims it", width)
     ago = duration(max(0, page.wall_ms - incident.began_ms))
-    lines += hanging(fit("began", LABEL), f"{timestamp(incident.began_ms)} UTC, {ago} ago", width)
+    lines += hanging(fit("began", LABEL), f"{wall_time(incident.began_ms)}, {ago} ago", width)
     source = name_of(incident.source)
-    lines += hanging(fit("reported", LABEL), f"{timestamp(incident.opened_ms)} UTC by {source}", width)
+    lines += hanging(fit("reported", LABEL), f"{wall_time(incident.opened_ms)} by {source}", width)
     lines += [line for curve in page.curves for line in _wait_line(curve, incident, width)]
     if incident.follows:
         text = f"{incident.follows}, of the same alerts, was closed"
@@ -266,7 +284,7 @@ def _alerts(incident: Incident, width: int) -> Section:
 
 def _alert_lines(alert: AlertLine, width: int) -> list[Line]:
     glyph, tone = ("▲", "warn") if alert.state == "firing" else ("✓", "ok")
-    since = timestamp(alert.ends_ms or alert.starts_ms)
+    since = wall_time(alert.ends_ms or alert.starts_ms)
     head = f"{glyph} {alert.state} since {since}  "
     lines = [Line(((head, tone), (cut(printable(alert.name), max(8, width - len(head))), "strong")))]
     labels = [f"{key}={value}" for key, value in alert.labels.items() if key != "alertname"]
@@ -288,7 +306,7 @@ def _history(incident: Incident, width: int) -> Section:
         spans = ((f"{timestamp(entry.at_ms)}  ", "dim"), (cut(f"{by}{to}{made}", width - 18), ""))
         lines.append(Line(spans, link))
         lines += quoted_lines(entry.text, width - 4, "    ") if entry.text else []
-    return Section("So far", tuple(lines), "on the record")
+    return Section("So far", tuple(lines), "on the record, UTC (wall)")
 
 
 def _changes(page: IncidentPage, width: int) -> Section:

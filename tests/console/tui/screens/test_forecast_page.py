@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 
 from console.tui.screens.forecast import ForecastPageQuery, ForecastPane, read
-from console.views.forecast import CapacityStep, ForecastPageData, Wait, amount, chart, pages, shortfall
+from console.views.forecast import CapacityStep, ForecastPageData, Wait, amount, chart, forecast_lines, pages, shortfall
 from console.views.sections import Section
 from engine.model.errors import NotFoundError, SpecError
 from recommender.estimates.queries import Forecast, ForecastRequest
@@ -56,7 +56,7 @@ def test_the_chart_fits_and_has_past_band_limit_now_and_boot(width: int) -> None
     drawn = ["".join(part for part, _ in line.spans) for line in section.lines]
     assert max(map(cell_len, drawn)) <= width
     whole = "\n".join(drawn)
-    for sign in ("░", "▒", "═", "│", "─"):
+    for sign in ("⡂", "⡪", "╌", "│", "─"):
         assert sign in whole
     assert "┊" in "\n".join(drawn[:9])
     assert "capacity 64" in whole
@@ -67,7 +67,7 @@ def test_before_the_forecast_the_past_is_drawn() -> None:
     [section] = chart(known(), None, Wait(since_s=3), 80, 9)
     assert "making the forecast, 3 s, esc stops" in section.note
     assert "─" in text([section])
-    assert "░" not in text([section])
+    assert "⡂" not in text([section])
     [section] = chart(known(past=()), None, Wait(problem="no measurements yet of pool h100"), 80, 9)
     assert "no measurements yet of pool h100" in text([section])
 
@@ -95,6 +95,18 @@ def test_enough_is_said_to_be_enough_and_too_little_history_to_be_too_little() -
     left, _ = pages(known(there_is=10), found(basis="too short"), Wait(), 70, read_only=False)
     assert "not enough history" in text(left)
     assert "set-targets" not in text(left)
+
+
+async def test_where_no_hour_was_measured_no_figure_is_foretold() -> None:
+    class Young(FakeClient):
+        def forecast(self, request: ForecastRequest) -> Forecast:
+            return found(known_hours=0, basis="too short")
+
+    assert "no forecast yet" in forecast_lines(Young().forecast(ForecastRequest()))[0]
+    async with console(Young(), size=(100, 40)) as pilot:
+        await press(pilot, "8")
+        await until(pilot, lambda: "no forecast yet:" in shown(pilot))
+        assert "P50" not in shown(pilot)
 
 
 def test_amounts_are_read_in_whole_units() -> None:
@@ -126,7 +138,7 @@ async def test_another_subject_is_chosen_on_the_page_and_kept_as_its_place() -> 
     client = FakeClient()
     async with console(client, start="overview", size=(140, 40)) as pilot:
         await press(pilot, "8")
-        await until(pilot, lambda: "░" in shown(pilot) and "Subject" in shown(pilot))
+        await until(pilot, lambda: "p10 to p90" in shown(pilot) and "Subject" in shown(pilot))
         assert page(pilot).as_of is not None
         await press(pilot, "right")
         view = page(pilot)._right
@@ -168,7 +180,7 @@ async def test_escape_stops_waiting_and_r_asks_again() -> None:
             assert page(pilot).NAME == "forecast", "the first Back stops, the next leaves"
             client.gate.set()
             await press(pilot, "r")
-            await until(pilot, lambda: "░" in shown(pilot))
+            await until(pilot, lambda: "p10 to p90" in shown(pilot))
             assert client.asked == 2
     finally:
         client.gate.set()
