@@ -1,2 +1,3 @@
 """Kubernetes as it is reached from outside: the kubeconfig, a thin client of its own, and objects as they are listed
-and watched. Nothing here knows a cell. Imports `engine.model` only. Start at `observation`, then read `reflector`."""
+and watched; nothing here knows a cell. It imports `engine.model` and the cutter of long lists beside it. Start at
+`observation`, then read `reflector`."""

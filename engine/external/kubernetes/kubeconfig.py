@@ -347,7 +347,9 @@ def _server(place: str, cluster: KubernetesCluster, insecure: bool) -> str:
 
 def _check_proxy(place: str, url: str) -> None:
     if url and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
-        raise SpecError(f"{place}: proxy-url", "is not the URL of a proxy that is known here", "Give http:// or https://")
+        raise SpecError(
+            f"{place}: proxy-url", "is not the URL of a proxy that is known here", "Give http:// or https://"
+        )
 
 
 def _file(place: str, path: Path, name: str) -> str:
