@@ -71,17 +71,6 @@ LISTS: dict[Kind, tuple[str, ...]] = {
 }  # fmt: skip
 """Columns in order of importance: on a narrow screen the last ones are a scroll to the right away."""
 
-_DEFINED = "come with the cell's definition: muster cell define cell.yaml"
-WHEN_EMPTY: dict[Kind, str] = {
-    "workloads": "none yet: muster submit work.yaml",
-    "nodes": f"none yet: they {_DEFINED}",
-    "queues": f"none yet: they {_DEFINED}",
-    "pools": f"none yet: they {_DEFINED}",
-    "reservations": "none yet: nodes kept free for a time stand here; :reserve NAME --nodes a,b --start +2h --end +6h",
-    "orders": "none yet: machines that a pool has ordered stand here; :set-scaling POOL --most 40 lets it order",
-}
-"""What would be there, and how it gets there."""
-
 KEY_COLUMN: dict[Kind, str] = {
     "workloads": "id", "nodes": "id", "queues": "name", "reservations": "name", "pools": "name", "orders": "id",
 }  # fmt: skip
@@ -208,6 +197,25 @@ class ListView:
     def sorted_by(self) -> tuple[str, bool]:
         """The column that decides first; empty when in creation order."""
         return self.order[0] if self.sort else ("", False)
+
+
+NOTHING_YET = {
+    "workloads": "no workloads yet: muster submit work.yaml, or muster submit --help",
+    "nodes": "no nodes yet: muster cell define cell.yaml",
+    "queues": "no queues yet: muster cell define cell.yaml",
+    "pools": "no pools yet: muster cell define cell.yaml",
+    "orders": "no orders yet: nodes that are ordered for a pool stand here until they come",
+    "reservations": "no reservations yet: muster node reserve keeps nodes for work that comes",
+    "events": "no events yet: what happens to work, nodes and queues is listed here",
+    "proposals": "no proposals yet: what a capital letter asks for, as D on a node, stands here",
+    "incidents": "no incident is open: an alert opens one, or muster incident open TITLE",
+}
+"""What a list says that has no rows: what will be there, and what brings it there."""
+
+
+def none_found(page: str, filter_text: str) -> str:
+    """What a list without rows says."""
+    return f"no {page} match {filter_text}" if filter_text else NOTHING_YET[page]
 
 
 def every_column(kind: Kind) -> dict[str, Column]:

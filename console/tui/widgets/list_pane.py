@@ -27,12 +27,12 @@ from console.views.lists import (
     LISTS,
     NEWEST_FIRST,
     SHARE,
-    WHEN_EMPTY,
     ListView,
     Row,
     Window,
     curve_of_row,
     every_column,
+    none_found,
     summary,
 )
 from engine.model.errors import MusterError, RefusedError
@@ -317,8 +317,7 @@ class ListPane(TablePane):
         return partial(fetch_rows, self.connect, view)
 
     def _ask_anew(self, place: TablePosition | None = None) -> None:
-        none = f"no {self.KIND} match {self.view.filter_text}" if self.view.where else WHEN_EMPTY[self.KIND]
-        self.table.empty = none
+        self.table.empty = none_found(self.KIND, self.view.filter_text if self.view.where else "")
         # The thread reads a copy: the person may edit the view while it asks.
         view = self.view.copy()
         fetch = self.fetcher(view)
