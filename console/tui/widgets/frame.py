@@ -248,7 +248,7 @@ def top_bar(
         return [*spans, *_narrow(health, at_ms, read_only=read_only, retrying=retrying)]
     spans.append((f"  {timestamp(at_ms, date=width >= 100)} UTC", "top"))
     spans.append((_pace(health), "caution" if health.paused else "off"))
-    brief = others[0] and width < WIDE
+    brief = (others[0] or read_only) and width < WIDE
     spans.append(("" if brief else f"  v{version:,}", "off"))
     spans.append(("  " if retrying else " ", "off"))
     spans.append((" ✗ retrying ", "alarm") if retrying else ("●" if brief else " ● connected", "off"))
