@@ -30,11 +30,11 @@ def list_(arguments: argparse.Namespace) -> None:
     """Those that are not closed, newest first; with --all the others too."""
     with closing(connect(arguments)) as client:
         found = client.incidents(() if arguments.all else UNCLOSED)
-        wall_ms = client.whoami().now_ms
+        now_ms = client.health().now_ms
     if arguments.json:
         write_json(found)
         return
-    rows = [[cut(text, CELL) for text, _ in row_of(each, wall_ms).cells] for each in found]
+    rows = [[cut(text, CELL) for text, _ in row_of(each, now_ms).cells] for each in found]
     titles = [heading.title for heading in HEADINGS]
     write_lines(table(titles, rows, [heading.right for heading in HEADINGS]) if rows else ["no incident is open"])
 

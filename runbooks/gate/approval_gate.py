@@ -252,7 +252,8 @@ class Gate:
         plan = plan_of(row, drafted, self.policies.current(connection), None, now_ms)
         note = "; ".join(self._broken(connection, drafted.actor, row, plan, now_ms))
         row = msgspec.structs.replace(row, digest=plan.digest(), note=note)
-        return self._status.shown(connection, row, plan, drafted.composed.words, drafted.request.reason)
+        shown = self._status.shown(connection, row, plan, drafted.composed.words, drafted.request.reason)
+        return self._status.in_context(connection, row, shown)
 
     def _make_room(self, connection: Connection, drafted: DraftedPlan, now_ms: int, newest: int) -> None:
         """Replaces an open proposal with the same request; and the oldest, when an author has too many open."""

@@ -45,6 +45,7 @@ from runbooks.plans.incidents import (
     MAX_ALERTS,
     MAX_NOTE,
     MAX_OBJECTS,
+    REAL_TIME_MS,
     UNCLOSED,
     AlertLine,
     AlertReceipt,
@@ -95,8 +96,6 @@ MAX_FIRING = 500
 MAX_LISTED = 1_000
 MIN_FOUND = 10
 """Characters in which closing must say what was found."""
-REAL_TIME_MS = 3_600_000
-"""A cell whose clock is no further from the wall's runs in real time."""
 _ID = re.compile("I-([1-9][0-9]{0,10})")
 _FIRING: tuple[IncidentState, ...] = ("open", "claimed")
 Refuse = Callable[[Actor, Deed, Scope | None], None]

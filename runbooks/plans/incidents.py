@@ -48,6 +48,8 @@ MAX_TITLE = 160
 MAX_OBJECTS = 50
 """Objects of an incident, and label values that name nothing."""
 MAX_NOTE = 500
+REAL_TIME_MS = 3_600_000
+"""A cell whose clock is no further from the wall's runs in real time."""
 _FINGERPRINT = re.compile(r"[0-9a-f]{8,64}")
 _CRITICAL = frozenset(("critical", "crit", "page", "error", "fatal", "emergency", "high", "p1", "sev1"))
 _INFO = frozenset(("info", "information", "informational", "none", "low", "notice", "p4", "p5", "sev4", "sev5"))
@@ -367,5 +369,7 @@ class IncidentChange(msgspec.Struct, frozen=True, kw_only=True):
     subject: str = ""
     """Object that it happened to."""
     proposal: str = ""
+    pools: tuple[str, ...] = ()
+    """Pools whose nodes it is about."""
     own: bool = False
     """It is about an object of the incident."""

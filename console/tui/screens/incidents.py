@@ -43,7 +43,6 @@ class IncidentsPane(WordsPane):
 
     def __init__(self, connect: Connect) -> None:
         super().__init__(connect)
-        self._wall_ms = 0
 
     def on_mount(self) -> None:
         self.filter(self.argument)
@@ -76,8 +75,8 @@ class IncidentsPane(WordsPane):
         """Called on a thread."""
         client = self.connect()
         found = client.incidents(() if every else UNCLOSED, MAX_ROWS)
-        wall_ms = client.whoami().now_ms
-        rows = [row_of(each, wall_ms) for each in found]
+        now_ms = client.health().now_ms
+        rows = [row_of(each, now_ms) for each in found]
         kept = rows_that_match(rows, HEADINGS, terms)
         return Window(offset, kept[offset : offset + limit], len(kept), len(rows), 0, 0)
 

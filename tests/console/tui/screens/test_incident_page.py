@@ -14,13 +14,14 @@ from console.cli.main import run
 from console.commands import incidents
 from console.service.local_client import LocalClient
 from console.tui.screens.incidents import IncidentPane, IncidentsPane
-from engine.model.commands import HoldQueues, Submit
+from engine.model.commands import FailNodes, HoldQueues, Submit
 from engine.model.errors import RefusedError
 from runbooks.drafts.typed_draft import DraftAsk, picked
 from runbooks.plans.identity import Actor
 from runbooks.plans.incidents import AlertReport, ReportedAlert
 from tests.console.tui.screens.test_proposal_pages import Cell, cell, decide, on_screen, shown
 from tests.console.tui.test_app import line, notes, press, quick, until, write  # noqa: F401
+from tests.support.gates import asked
 from tests.support.people import ALICE, BOB
 from tests.support.served import gpu_job
 
@@ -38,12 +39,12 @@ def made() -> Iterator[Cell]:
         yield there
 
 
-def report(there: Cell, status: Any = "firing") -> None:
+def report(there: Cell, status: Any = "firing", key: str = "b") -> None:
     alert = ReportedAlert(
         status=status, labels={"alertname": "QueueWaitHigh", "severity": "critical", "queue": "b", "host": "login-3"},
         annotations={"summary": "wait p95 of b is 40 min"},
     )  # fmt: skip
-    there.base.acting_as(SOURCE).report_alerts(AlertReport(status=status, group_key="b", alerts=(alert,)))
+    there.base.acting_as(SOURCE).report_alerts(AlertReport(status=status, group_key=key, alerts=(alert,)))
 
 
 def drafted(client: LocalClient) -> None:
@@ -71,6 +72,7 @@ async def test_from_the_overview_to_a_claim_a_note_and_a_close(made: Cell) -> No
         text = on_screen(pilot)
         assert "host login-3 (host): not in this cell" in text.replace("node login-3", "host login-3")
         assert "b queue held" in text
+        assert "▸ wl-9  waits for 40m: queue b is held" in text, "what it says of itself explains it first"
         await press(pilot, "C")
         await until(pilot, lambda: "alice" in line(pilot, "title"))
         await press(pilot, "N")
@@ -111,7 +113,7 @@ async def test_a_draft_of_it_is_shown_with_its_effect_and_proposed(made: Cell) -
         assert "pick what is meant:" in on_screen(pilot)
         assert "16 of 32" in on_screen(pilot)
         await press(pilot, "A")
-        await until(pilot, lambda: "P-1 is open for votes" in notes(pilot))
+        await until(pilot, lambda: "P-1 waits for votes" in notes(pilot))
     told = made.base.incident("I-1")
     assert told.proposals == ("P-1",)
     assert "I-1" in {piece.id for piece in made.base.proposal("P-1").plan.evidence}
@@ -123,6 +125,21 @@ async def test_a_read_only_console_says_why_its_keys_do_nothing(made: Cell) -> N
         await press(pilot, "C")
         await until(pilot, lambda: "read-only" in notes(pilot))
     assert made.base.incident("I-1").owner == ""
+
+
+def test_a_plan_before_it_is_told_once_as_a_plan_and_where_it_was(made: Cell) -> None:
+    """Not as events of its targets again; what happened to a target by itself is."""
+    client = made.of(ALICE)
+    cordon = client.propose(asked("cordon", ["g3"], "firmware"))
+    made.of(BOB).approve(cordon.id, cordon.digest)
+    made.loop.call(lambda engine: engine.advance(engine.now_ms + 600_000))
+    made.loop.call(lambda engine: engine.command(FailNodes(ids=("g3",))))
+    made.loop.call(lambda engine: engine.advance(engine.now_ms + 600_000))
+    report(made, key="again")
+    told = client.incident_changes("I-2")
+    assert [change.pools for change in told if change.proposal == cordon.id] == [("gpu",)]
+    of_node = [(change.what, change.pools) for change in told if change.subject == "g3"]
+    assert of_node == [("g3 down", ("gpu",))], "the cordon is told as the plan, the failure by itself"
 
 
 def test_it_is_said_in_words(made: Cell) -> None:
