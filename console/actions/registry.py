@@ -490,14 +490,14 @@ ACTIONS: tuple[Action, ...] = (
     Action("mark_all", "Mark all that match", ("a",), _MARKED),
     Action(
         "filter", "Filter", ("slash",),
-        (*LISTS, "events", "proposals", "audit", "runbooks", "drafts", "bookmarks", "output"), footer=True,
+        (*LISTS, "events", "proposals", "incidents", "audit", "runbooks", "drafts", "bookmarks", "output"), footer=True,
     ),
     Action("sort", "Sort", ("s",), LISTS, commands=("sort",), argument="columns", footer=True),
     Action("columns", "Columns", ("c",), LISTS, commands=("columns",), argument="columns"),
     Action("copy", "Copy", ("y",), shell="muster get KIND -f FILTER -o csv"),
     Action(
-        "export", "Export", ("o",), (*LISTS, "events", "proposals", "audit", "runbooks"), commands=("export",),
-        argument="words", shell="muster get KIND -f FILTER -o csv",
+        "export", "Export", ("o",), (*LISTS, "events", "proposals", "incidents", "audit", "runbooks"),
+        commands=("export",), argument="words", shell="muster get KIND -f FILTER -o csv",
     ),
     Action("still", "Freeze the page", ("f",), commands=("still",)),
     Action("refresh", "Refresh", ("r", "f5")),

@@ -157,7 +157,8 @@ class _Past:
         nodes = [node.id for node in self._cell.nodes if node.pool == pool]
         racks = max(1, int(share * len(nodes)) // rack.rack_nodes)
         most = max(SOLO.limits.nodes_least, len(nodes) * SOLO.limits.nodes_permille // 1000)
-        out = nodes[-min(racks * rack.rack_nodes, most) :]
+        # Less than the hour's limit, so that the first drain a newcomer tries is not refused.
+        out = nodes[-min(racks * rack.rack_nodes, most - 1) :]
         self._carried_out(FEMI, DANA, asks("cordon", out, reason))
         self._outages.append(PoolOutage(pool, len(out), self._engine.now_ms, START_MS))
 

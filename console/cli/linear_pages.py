@@ -39,7 +39,7 @@ QUOTED = "quoted: "
 FACTS = 7
 """Columns of a row that are read out; its page has the rest."""
 
-_SHAPES = re.compile("[\u2500-\u259f\u2800-\u28ff]+")
+_SHAPES = re.compile("[\u2500-\u259f\u2800-\u28ff≡]+")
 """Rules, bars, charts."""
 _GLYPHS = re.compile("[○◇◔●✓✗⊘‖◌◑◂↵▸▾☐☑■□▲▼◆★☆]")
 """Glyphs that always stand beside their word."""

@@ -19,17 +19,20 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+import msgspec
+
 from console.client.attach import connect, settings_with_cell
 from console.commands.show import tell_lines, write_json, write_lines
 from console.forms.settings import audit_key_path, cell_paths
 from console.text.guarded_streams import exact_output
 from console.text.plain_tables import harmless, unformed
-from console.text.terminal_text import cut, printable, read_value
+from console.text.terminal_text import cut, printable, read_value, wall_time
+from console.views.audit import parse_words
 from engine.model.errors import MusterError, NotFoundError, RefusedError, SpecError
 from engine.model.quantities import duration_ms
 from runbooks.audit import verify as verifier
 from runbooks.plans.amounts import utc
-from runbooks.plans.queries import FOR_MACHINES, AuditPage, AuditQuery, AuditRange, AuditRow, AuditState
+from runbooks.plans.queries import FOR_MACHINES, AuditPage, AuditRange, AuditRow, AuditState
 
 if TYPE_CHECKING:
     from console.client.protocol import Client
@@ -43,11 +46,10 @@ WIDTH = 80
 
 def show(arguments: argparse.Namespace) -> None:
     """Records, newest last; one record whole; or, without a filter, how the log stands too."""
-    query = AuditQuery(
-        proposal=arguments.proposal or "",
-        actor=arguments.actor,
-        type=arguments.type,
-        since_ms=_since(arguments.since),
+    found = parse_words(" ".join(arguments.filter), time.time_ns() // 1_000_000)
+    query = msgspec.structs.replace(
+        found,
+        since_ms=_since(arguments.since) or found.since_ms,
         seq=arguments.seq or 0,
         before=arguments.before or 0,
         limit=arguments.limit,
@@ -90,7 +92,7 @@ def page_lines(page: AuditPage) -> Iterator[str]:
         when = utc(row.at_ms)
         if when[:10] != day:
             day = when[:10]
-            yield f"{day} UTC"
+            yield f"{day} UTC (wall)"
         yield cut(f"{row.seq:>7} {when[11:19]} {printable(row.type):<18} {_about(row)}", WIDTH)
         for private in row.private:
             told = "erased" if private.text is None else f'"{printable(private.text)}"'
@@ -116,7 +118,7 @@ def _short(value: object) -> str:
 def record_lines(row: AuditRow) -> Iterator[str]:
     """A record whole."""
     facts = [
-        ("record", f"{row.seq:,}"), ("when", utc(row.at_ms)), ("type", row.type),
+        ("record", f"{row.seq:,}"), ("when", wall_time(row.at_ms)), ("type", row.type),
         ("who", f"{row.subject} ({row.kind}{', signed with ' + row.key if row.signed else ''})"),
         ("from", row.account), ("session", row.session), ("proposal", row.proposal),
         ("revision", str(row.revision) if row.revision else ""), ("step", row.step), ("plan", row.plan),

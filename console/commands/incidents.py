@@ -11,10 +11,11 @@ from console.client.attach import connect
 from console.commands.show import tell_lines, write_json, write_lines
 from console.text.plain_tables import table
 from console.text.terminal_text import cut, printable
-from console.views.incidents import HEADINGS, chart, incident_columns, incident_page, row_of
+from console.views.incidents import HEADINGS, chart, incident_columns, incident_page, parse_words, row_of
+from console.views.lists import rows_that_match
 from console.views.proposal import name_of
 from console.views.sections import section_lines
-from runbooks.plans.incidents import UNCLOSED, NewIncident
+from runbooks.plans.incidents import NewIncident
 
 if TYPE_CHECKING:
     from console.client.protocol import Client
@@ -27,16 +28,23 @@ CELL = 40
 
 
 def list_(arguments: argparse.Namespace) -> None:
-    """Those that are not closed, newest first; with --all the others too."""
+    """Those that match and are not closed, newest first; with --all, or a state in the filter, the others too."""
+    terms, states = parse_words(arguments.filter)
     with closing(connect(arguments)) as client:
-        found = client.incidents(() if arguments.all else UNCLOSED)
+        found = client.incidents(() if arguments.all else states)
         now_ms = client.health().now_ms
+    kept = rows_that_match([row_of(each, now_ms) for each in found], HEADINGS, terms)
     if arguments.json:
-        write_json(found)
+        ids = {row.id for row in kept}
+        write_json([each for each in found if each.id in ids])
         return
-    rows = [[cut(text, CELL) for text, _ in row_of(each, now_ms).cells] for each in found]
+    rows = [[cut(text, CELL) for text, _ in row.cells] for row in kept]
     titles = [heading.title for heading in HEADINGS]
-    write_lines(table(titles, rows, [heading.right for heading in HEADINGS]) if rows else ["no incident is open"])
+    write_lines(table(titles, rows, [heading.right for heading in HEADINGS]) if rows else [_none(arguments)])
+
+
+def _none(arguments: argparse.Namespace) -> str:
+    return f"no incident matches {printable(arguments.filter)}" if arguments.filter else "no incident is open"
 
 
 def show(arguments: argparse.Namespace) -> None:

@@ -17,7 +17,7 @@ from console.commands.acting import at_terminal
 from console.commands.show import tell_lines, write_json, write_lines
 from console.text.guarded_streams import exact_output
 from console.text.plain_tables import facts, table
-from console.text.terminal_text import printable, timestamp
+from console.text.terminal_text import printable, wall_time
 from engine.model.errors import MusterError, NotFoundError, RefusedError, SpecError, UnreachableError
 from runbooks.gate.approval_policy import PolicyChange, PolicyVote
 from runbooks.plans.identity import Scope
@@ -49,7 +49,7 @@ def show(arguments: argparse.Namespace) -> None:
 
 
 def policy_lines(view: PolicyView) -> list[str]:
-    since = f", since {timestamp(view.since_ms)} UTC, by {_short(view.by)}" if view.since_ms else ", built in"
+    since = f", since {wall_time(view.since_ms)}, by {_short(view.by)}" if view.since_ms else ", built in"
     lines = facts(
         [
             ("policy", f"{printable(view.name)} version {view.version}{since}"),

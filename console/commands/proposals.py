@@ -45,9 +45,11 @@ from console.commands.acting import (
     why_yes,
 )
 from console.commands.show import tell_lines, write_json, write_lines
+from console.forms.filters import parse_filter
 from console.text.plain_tables import table
 from console.text.terminal_text import cut, duration, printable, timestamp
 from console.views.decision_needs import request_of
+from console.views.lists import rows_that_match
 from console.views.proposal import (
     LIST_HEADINGS,
     SHOWN_STATES,
@@ -55,6 +57,7 @@ from console.views.proposal import (
     decision_sections,
     in_order,
     list_row,
+    list_rows,
     name_of,
     state_word,
     waits_for_me,
@@ -63,7 +66,6 @@ from console.views.proposal import (
 )
 from console.views.sections import section_lines
 from engine.model.errors import MusterError, RefusedError, SpecError
-from runbooks.plans import typed_plan
 from runbooks.plans.checks import Check
 from runbooks.plans.typed_plan import DIGEST_TYPED, Act, EvidenceRef, Limits, Request, StepRequest
 from runbooks.untrusted.strict_formats import MAX_BYTES, YamlDocument, read
@@ -144,14 +146,15 @@ def _put(arguments: argparse.Namespace, made: Proposal, now_ms: int) -> None:
 
 def proposals(arguments: argparse.Namespace) -> None:
     """List the proposals that need a person; finished ones on request."""
-    states = _states(arguments)
+    terms = parse_filter("proposals", arguments.filter)
     with closing(connect(arguments)) as client:
         me = client.whoami()
-        found = client.proposals(states, MAX_LISTED)
+        found = client.proposals(() if arguments.all or terms else SHOWN_STATES, MAX_LISTED)
         roles = _roles(client, me)
+    kept = {row.id for row in rows_that_match(list_rows(found, me.now_ms, me.me), LIST_HEADINGS, terms)}
+    ordered = [each for each in in_order(found, me.me) if each.id in kept]
     if arguments.mine:
-        found = tuple(each for each in found if each.plan.author.subject == me.me)
-    ordered = in_order(found, me.me)
+        ordered = [each for each in ordered if each.plan.author.subject == me.me]
     ordered.sort(key=lambda each: not waits_for_me(each, me.me, roles))
     if arguments.json:
         write_json(ordered)
@@ -166,26 +169,16 @@ def proposals(arguments: argparse.Namespace) -> None:
                 f"waiting for your vote: {shown}; muster proposal show {mine[0]}, muster proposal approve {mine[0]}",
             ]
         )
-    if not found and not arguments.all and not arguments.state:
+    if not ordered and not arguments.all and not terms:
         _say(["closed ones: muster proposal list --all"])
     if len(found) == MAX_LISTED:
-        _say([f"showing the newest {MAX_LISTED}; filter with --state"])
+        _say([f"only the newest {MAX_LISTED} were looked at"])
 
 
 def _roles(client: Client, me: Caller) -> frozenset[str]:
     """Roles of the caller: of the person they claim to be, else of their account."""
     person = next((line for line in client.policy().people if f"person:{line[0]}" == me.me), None)
     return frozenset(me.roles if person is None else person[1].replace(",", " ").split())
-
-
-def _states(arguments: argparse.Namespace) -> tuple[str, ...]:
-    known = get_args(typed_plan.State)
-    for state in arguments.state or ():
-        if state not in known:
-            near = difflib.get_close_matches(state, known, n=1)
-            remedy = f"Did you mean '{near[0]}'?" if near else f"Known: {', '.join(known)}"
-            raise SpecError("--state", f"{state[:40]!a} is not a state", remedy)
-    return tuple(arguments.state or (() if arguments.all else SHOWN_STATES))
 
 
 def list_lines(found: Sequence[Proposal], now_ms: int) -> list[str]:

@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING
 from console.client.attach import connect, identity_of
 from console.commands.acting import approved_or_refused, proposal_lines
 from console.commands.show import tell_lines, write_json, write_lines
+from console.forms.filters import parse_filter
 from console.text.plain_tables import facts, table
 from console.text.terminal_text import cut, printable
+from console.views.lists import rows_that_match
+from console.views.policy import HEADINGS, row_of
 from engine.model.errors import RefusedError, SpecError
 from runbooks.plans.queries import RunbookAsk, RunbookVote
 
@@ -32,8 +35,11 @@ GUTTER = "  | "
 
 
 def list_(arguments: argparse.Namespace) -> None:
+    terms = parse_filter("runbooks", arguments.filter)
     with closing(connect(arguments)) as client:
-        lines = client.runbooks()
+        found = {line.id: line for line in client.runbooks()}
+    rows = rows_that_match([row_of(line) for line in found.values()], HEADINGS, terms)
+    lines = tuple(found[row.id] for row in rows)
     write_json(lines) if arguments.json else write_lines(list_lines(lines))
 
 

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from console.fleet.queries import CellView, FleetEvent, FleetSubmission, FleetView, TenantView
 from console.text.plain_tables import facts, table
 from console.text.terminal_text import NONE, cut, duration, fit, money, permille, printable, timestamp, wrap
-from console.views.lists import meter
-from console.views.sections import Line, Section, fact, plural, quantity, text_line
+from console.views.sections import Line, Section, fact, metered, plural, quantity, text_line
 from engine.admission.fleet_routing import CellRow, RoutingDecision
 from engine.model.quantities import MIN_RUNS
 
@@ -194,10 +193,10 @@ def _cell(cell: CellView, now_ms: int, width: int) -> list[Line]:
     glyph, tone = _LOOKS[cell.state]
     used = _used_permille(cell)
     name = fit(printable(cell.name), max(8, min(20, width - 2 - BAR - 26)))
-    bar = (meter(used, BAR), "warn" if used > CROWDED_PERMILLE else "bar")
+    bar = metered(used, BAR, "warn" if used > CROWDED_PERMILLE and cell.queued else "bar")
     room = width - 4 - len(name) - BAR
     head = Line(
-        ((f"{glyph} ", tone), (name, "strong"), ("  ", ""), bar, (" " + cut(used_words(cell), max(0, room)), ""))
+        ((f"{glyph} ", tone), (name, "strong"), ("  ", ""), *bar, (" " + cut(used_words(cell), max(0, room)), ""))
     )
     where = ", ".join(part for part in (cell.region, *cell.residency) if part)
     told = [printable(where)] if where else []
@@ -230,7 +229,7 @@ def _tenants(tenants: Sequence[TenantView], width: int) -> Section:
         part = part_permille(each)
         spans = (
             (name, "strong"),
-            (meter(part, BAR), "bar"),
+            *metered(part, BAR, "bar"),
             (f" {permille(part):>4}", ""),
             (f"  weight {each.weight}", "dim"),
         )

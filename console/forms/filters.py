@@ -63,6 +63,12 @@ PAGE_COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("objects", "ABOUT", "text", "Queues, nodes, pools and workloads that it names"),
         Column("title", "TITLE", "text", "What is wrong"),
     ),
+    "audit": (
+        Column("proposal", "PROPOSAL", "text", "Id of a proposal; P-3 alone means that too"),
+        Column("actor", "WHO", "text", "Whose act: alice, or an account as unix:1000"),
+        Column("type", "TYPE", "text", "vote.approve, or vote for all of that kind; the type alone means that too"),
+        Column("age", "AGE", "duration", "How long ago; since:2h is age<=2h"),
+    ),
     "drafts": (
         Column("id", "DRAFT", "text", "Id of the draft"),
         Column("task", "TASK", "text", "act, explain, runbook, handover, incident"),
@@ -123,6 +129,14 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("reservations", "state"): ("ahead", "active"),
     ("pools", "spot"): ("spot", "on-demand"),
     ("orders", "state"): ("open", "filled", "cancelled", "refused"),
+    ("proposals", "state"): (
+        "awaiting", "approved", "executing", "verifying", "paused", "verified", "failed", "rolling back", "rolled back",
+        "rollback failed", "rejected", "denied", "stale", "expired", "superseded", "withdrawn", "drafted", "simulated",
+    ),
+    ("proposals", "tier"): ("T0", "T1", "T2", "T3"),
+    ("incidents", "state"): ("open", "claimed", "resolved", "closed"),
+    ("incidents", "severity"): ("critical", "warning", "info"),
+    ("runbooks", "status"): ("draft", "approved", "changed", "retired", "faulty"),
     ("workloads", "reason"): (
         "OnHold", "Suspended", "WaitingForDependency", "DependencyNeverSatisfied", "WaitingForStartTime", "Backoff",
         "WaitingForPreempted", "QueueHeld", "BehindInQueue", "ArrayLimit", "BudgetHold", "WaitingForReservation",
@@ -142,9 +156,13 @@ ALIASES: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
     ("nodes", "state"): {
         "up": ("ready",), "drain": ("draining",), "drng": ("draining",), "notready": ("down", "suspect"),
     },
+    ("proposals", "state"): {
+        "cancelled": ("withdrawn",), "rolling_back": ("rolling back",), "rolled_back": ("rolled back",),
+        "rollback_failed": ("rollback failed",),
+    },
 }  # fmt: skip
-"""Words of Slurm and Kubernetes for values, and words for several of them. What a person has suspended is not pending:
-it waits for nothing but a person."""
+"""Words of Slurm, Kubernetes and the API for values, and words for several of them. What a person has suspended is not
+pending: it waits for nothing but a person."""
 
 _TERM = re.compile(r"(!?)([A-Za-z][A-Za-z_]*)(!=|!~|>=|<=|[:=~<>])(.*)", re.DOTALL)
 _OPS: dict[str, Op] = {":": "=", "=": "=", "~": "~", "!=": "!=", "!~": "!~", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
@@ -186,7 +204,7 @@ class Token:
 
 def parse_filter(kind: Listed, text: str) -> tuple[Term, ...]:
     """The terms of a filter. Raises FilterError pointing at what cannot be read."""
-    return tuple(term for token in tokens(text) for term in _terms(kind, token))
+    return tuple(term for token in tokens(text) for term in terms_of(kind, token))
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +229,7 @@ def parse_view(kind: Listed, text: str, shown: Sequence[str] = ()) -> ViewLine:
         elif word.text.startswith(COLUMN_TERM):
             columns = parse_columns(kind, word.text.removeprefix(COLUMN_TERM), word.start + len(COLUMN_TERM), shown)
     plain = [word for word in words if not word.text.startswith((SORT, COLUMN_TERM))]
-    terms = tuple(term for word in plain for term in _terms(kind, word))
+    terms = tuple(term for word in plain for term in terms_of(kind, word))
     return ViewLine(terms, " ".join(word.text for word in plain), sort, columns)
 
 
@@ -330,7 +348,8 @@ def quoted(value: str) -> str:
     return f'"{value}"' if re.search(r"\s", value) else value
 
 
-def _terms(kind: Listed, token: Token) -> list[Term]:
+def terms_of(kind: Listed, token: Token) -> list[Term]:
+    """The terms of one word of a filter; several for `a,b`. Raises FilterError."""
     if token.text.count('"') % 2:
         raise FilterError(token.start + token.text.rindex('"'), token.end, "this quote is not closed", 'Add a "')
     match = _TERM.fullmatch(token.text)
@@ -400,7 +419,8 @@ def _unknown_column(kind: Listed, name: str, token: Token) -> FilterError:
     names = ", ".join(column.name for column in columns_of(kind))
     hint = f"Did you mean {near[0]}?" if near else f"Columns are {names}"
     start = token.start + token.text.startswith("!")
-    return FilterError(start, start + len(name), f"{kind} have no column '{printable(name)}'", hint)
+    have = "has" if kind == "audit" else "have"
+    return FilterError(start, start + len(name), f"{kind} {have} no column '{printable(name)}'", hint)
 
 
 @cache

@@ -56,8 +56,12 @@ def proposal_verbs(proposal: ShellParser) -> None:
     proposal.add("close-review", "say that it was looked at, and what was found", f"{of}:close_review", _close_review)
 
 
+def _filtered(listed: argparse.ArgumentParser, example: str) -> None:
+    listed.add_argument("-f", "--filter", default="", metavar="FILTER", help=f"those that match, such as '{example}'")
+
+
 def _proposals(listed: argparse.ArgumentParser) -> None:
-    listed.add_argument("--state", action="append", metavar="STATE", help="those in this state, such as paused")
+    _filtered(listed, "state:paused author:alice")
     listed.add_argument("--mine", action="store_true", help="those that you wrote")
     listed.add_argument("--all", action="store_true", help="those that are over too")
     reach(listed, sub=True)
@@ -295,12 +299,17 @@ def freeze_arguments(freeze: argparse.ArgumentParser) -> None:
 
 def runbook_verbs(runbook: ShellParser) -> None:
     of = "console.commands.runbooks"
-    runbook.add("list", "which there are, and which are approved", f"{of}:list_", reached)
+    runbook.add("list", "which there are, and which are approved", f"{of}:list_", _runbooks)
     runbook.add("show", "one of them whole", f"{of}:show", _runbook)
     runbook.add("lint", "what is wrong with files; exit code 2 if anything is", f"{of}:lint", _lint)
     runbook.add("run", "resolve its inputs, simulate it, and propose it", f"{of}:run", _run)
     runbook.add("approve", "let its exact bytes be used in this cell", f"{of}:approve", _approve_runbook)
     runbook.add("retire", "end the use of what it says now, for good", f"{of}:retire", _retire)
+
+
+def _runbooks(listed: argparse.ArgumentParser) -> None:
+    _filtered(listed, "status:approved")
+    reach(listed, sub=True)
 
 
 def _runbook(one: argparse.ArgumentParser) -> None:
@@ -352,6 +361,7 @@ def incident_verbs(incident: ShellParser) -> None:
 
 
 def _incidents(listed: argparse.ArgumentParser) -> None:
+    _filtered(listed, "severity:critical objects~nlp")
     listed.add_argument("--all", action="store_true", help="those that are closed too")
     reach(listed, sub=True)
 
@@ -409,10 +419,8 @@ def audit_verbs(audit: ShellParser) -> None:
 
 
 def _records(show: argparse.ArgumentParser) -> None:
-    show.add_argument("proposal", nargs="?", metavar="PROPOSAL", help="of this one alone, as P-3")
+    show.add_argument("filter", nargs="*", metavar="TERM", help="filter: P-3 type:vote actor:alice since:24h")
     show.add_argument("--seq", type=positive, metavar="N", help="one record, whole")
-    show.add_argument("--actor", default="", metavar="SUBJECT", help="of whom, as person:alice")
-    show.add_argument("--type", default="", metavar="TYPE", help="as vote.approve, or vote for all of that kind")
     show.add_argument("--since", default="", metavar="TIME", help="so long ago, as 24h, or since a time (UTC)")
     show.add_argument("--before", type=positive, metavar="N", help="records before this one")
     show.add_argument("--limit", type=positive, default=100, metavar="N", help="so many (100)")

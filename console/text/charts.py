@@ -1,7 +1,8 @@
 """Charts made of text: each reads without colour, at any width.
 
 The lowest row stands for 0, the highest for `top`. A value is drawn in the nearest row, and above `top` as an arrow in
-the highest. None is a gap.
+the highest. None is a gap. Curves are drawn in the dots of braille, of which a cell has two beside each other and four
+on top of each other.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ Values = Sequence[int | None]
 Spans = tuple["Span", ...]
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
-BAND, ABOVE, LIMIT, NOW, MARK, BEYOND = "░", "▒", "═", "│", "┊", "▴"
-"""Signs of a ribbon besides its line: the band, the band above the limit, the limit, the columns of now and of the
-mark, and a value above the scale."""
+BAND, ABOVE, LIMIT, NOW, MARK, BEYOND = "⡂", "⡪", "╌", "│", "┊", "▴"
+"""Signs of a ribbon besides its line, as a legend has them: the band, the band above the limit, the limit, the columns
+of now and of the mark, and a value above the scale."""
 CHANGE = "▲"
 """Sign on the axis of time where something was changed."""
 FILLS = "█▒░╳+o·=:"
@@ -39,22 +40,8 @@ def length(count: int, most: int, width: int) -> str:
     return "━" * max(1 if count else 0, count * width // max(1, most)) if width > 0 else ""
 
 
-def shrink(values: Sequence[int], width: int) -> list[int]:
-    """At most `width` values: means of neighbours, so that the whole span stays in view."""
-    if len(values) <= width or width < 2:
-        return list(values)
-    edges = [index * len(values) // width for index in range(width + 1)]
-    return [sum(values[a:b]) // (b - a) for a, b in pairwise(edges)]
-
-
-def graph(values: Sequence[int], height: int, top: int) -> list[str]:
-    """Columns of block characters, `height` lines high, the highest line first."""
-    levels = [min(height * 8, max(0, -(-value * height * 8 // top))) for value in values]
-    return ["".join(_EIGHTHS[min(8, max(0, level - 8 * row))] for level in levels) for row in range(height - 1, -1, -1)]
-
-
 def spark(values: Values, width: int) -> str:
-    """A line of values, newest last, at most `width` cells: ▁ is the least, █ the largest of them; ▄ all the way where
+    """A line of values, newest last, at most `width` cells: ▁ is the least, █ the largest of them; ─ all the way where
     they are one; a gap is a space."""
     if width < 1 or not values:
         return ""
@@ -62,7 +49,7 @@ def spark(values: Values, width: int) -> str:
     known = [value for value in shown if value is not None]
     least, most = min(known, default=0), max(known, default=0)
     return "".join(
-        " " if value is None else "▄" if least == most else _EIGHTHS[1 + row_of(value - least, most - least, 8)]
+        " " if value is None else "─" if least == most else _EIGHTHS[1 + row_of(value - least, most - least, 8)]
         for value in shown
     )
 
@@ -109,54 +96,91 @@ def ribbon(
     limit: int | Values | None = None,
 ) -> list[Spans]:
     """Quantiles over time, later to the right: `height` lines of `width` cells, the highest first. The middle is a
-    line, what lies between low and high is shaded; `limit` is a level, or one for each value, above which the shade is
-    darker; `now` and `mark` are columns of `width`. Where columns are fewer than values, the band holds all of them."""
+    line, what lies between low and high is dotted; `limit` is a level, or one for each value: a broken line above which
+    the dots are denser. `now` and `mark` are columns of `width`. Where columns of dots are fewer than values, the band
+    holds all of them."""
     if width < 1 or height < 1:
         return []
-    lows, mids, highs = spread(low, width, min), spread(mid, width), spread(high, width, max)
-    limits = [limit] * width if limit is None or isinstance(limit, int) else spread(limit, width)
+    across, rows = 2 * width, 4 * height
+    mids = spread(mid, across)
+    limits = [limit] * across if limit is None or isinstance(limit, int) else spread(limit, across)
+    below, above = _band(spread(low, across, min), spread(high, across, max), limits, top, rows)
     cells: list[list[tuple[str, str]]] = [[(" ", "")] * width for _ in range(height)]
-    _shade(cells, lows, highs, top, limits)
+    _put(cells, below, "faint")
+    _put(cells, above, "warn")
+    _put(cells, _broken(limits, top, rows), "info")
     for column, sign in ((now, NOW), (mark, MARK)):
         if column is not None and 0 <= column < width:
             for line in cells:
                 line[column] = (sign, "accent")
-    for column, level in enumerate(limits):
-        if level is not None and 0 <= level <= max(1, top):
-            line = cells[row_of(level, top, height)]
-            line[column] = line[column] if line[column][0] in (NOW, MARK) else (LIMIT, "info")
-    _draw_line(cells, mids, top)
+    _put(cells, _joined(mids, top, rows), "bar")
+    for column, value in enumerate(mids):
+        if value is not None and value > max(1, top):
+            cells[-1][column // 2] = (BEYOND, "bar")
     return [_spans(line) for line in reversed(cells)]
 
 
-def _shade(cells: list[list[tuple[str, str]]], lows: Values, highs: Values, top: int, limits: Values) -> None:
-    for column, (low, high, limit) in enumerate(zip(lows, highs, limits, strict=True)):
+# A column of dots is a number: its lowest bit is the lowest dot.
+
+_DOTS = ((0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08))
+"""Bits of a sign of braille, for its left and its right column, from the lowest dot on."""
+_LEFT, _RIGHT = (
+    tuple(sum(bit for row, bit in enumerate(column) if dots >> row & 1) for dots in range(16)) for column in _DOTS
+)
+
+
+def _put(cells: list[list[tuple[str, str]]], columns: Sequence[int], tone: str) -> None:
+    """Draw columns of dots over what is there."""
+    for at in range(0, len(columns), 2):
+        left, right = columns[at : at + 2]
+        dots = left | right
+        if not dots:
+            continue
+        for row in range((dots & -dots).bit_length() - 1 >> 2, dots.bit_length() + 3 >> 2):
+            bits = _LEFT[left >> 4 * row & 15] | _RIGHT[right >> 4 * row & 15]
+            if bits:
+                cells[row][at // 2] = (chr(0x2800 + bits), tone)
+
+
+def _from_to(first: int, last: int) -> int:
+    """Dots from one row to another."""
+    return (2 << last) - (1 << first)
+
+
+def _band(lows: Values, highs: Values, limits: Values, top: int, rows: int) -> tuple[list[int], list[int]]:
+    """Dots between low and high: thinly below the limit, and densely above it."""
+    thin = sum(1 << row for row in range(0, rows, 2))
+    below, above = [0] * len(lows), [0] * len(lows)
+    for at, (low, high, limit) in enumerate(zip(lows, highs, limits, strict=True)):
         if low is None or high is None or low == high:
             continue
-        edge = len(cells) if limit is None else row_of(limit, top, len(cells))
-        for row in range(row_of(min(low, high), top, len(cells)), row_of(max(low, high), top, len(cells)) + 1):
-            cells[row][column] = (ABOVE, "warn") if row > edge else (BAND, "dim")
+        every = _from_to(row_of(min(low, high), top, rows), row_of(max(low, high), top, rows))
+        under = _from_to(0, rows if limit is None else row_of(limit, top, rows))
+        above[at] = every & ~under & (thin << at % 2)
+        if not at % 2:
+            below[at] = every & under & thin
+    return below, above
 
 
-def _draw_line(cells: list[list[tuple[str, str]]], values: Values, top: int) -> None:
-    """A line from value to value: in each column it ends in the value's row."""
-    before: int | None = None
-    for column, value in enumerate(values):
-        if value is None:
-            before = None
-            continue
-        row = row_of(value, top, len(cells))
-        if before is None or before == row:
-            cells[row][column] = ("─", "bar")
-        else:
-            rising = row > before
-            for between in range(min(row, before) + 1, max(row, before)):
-                cells[between][column] = ("│", "bar")
-            cells[before][column] = ("╯" if rising else "╮", "bar")
-            cells[row][column] = ("╭" if rising else "╰", "bar")
-        if value > max(1, top):
-            cells[row][column] = (BEYOND, "bar")
+def _broken(levels: Values, top: int, rows: int) -> list[int]:
+    """Levels within the scale, in every other cell."""
+    drawn = [0] * len(levels)
+    for at, level in enumerate(levels):
+        if level is not None and 0 <= level <= max(1, top) and not at & 2:
+            drawn[at] = 1 << row_of(level, top, rows)
+    return drawn
+
+
+def _joined(values: Values, top: int, rows: int) -> list[int]:
+    """A line from value to value: each column of dots ends in the row of its value."""
+    drawn, before = [0] * len(values), None
+    for at, value in enumerate(values):
+        row = None if value is None else row_of(value, top, rows)
+        if row is not None:
+            nearest = row if before is None or before == row else before + (1 if row > before else -1)
+            drawn[at] = _from_to(min(row, nearest), max(row, nearest))
         before = row
+    return drawn
 
 
 def stack(

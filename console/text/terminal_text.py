@@ -200,6 +200,12 @@ def timestamp(ms: int, *, date: bool = True) -> str:
     return when.strftime("%Y-%m-%d %H:%M:%S" if date else "%H:%M:%S")
 
 
+def wall_time(ms: int, *, date: bool = True) -> str:
+    """A time of people's clocks: "2026-03-01 12:00:05 UTC (wall)". Votes, records, incidents and policies have one. All
+    other times are the cell's, which may run ahead of people's, or faster; they are a `timestamp`."""
+    return f"{timestamp(ms, date=date)} UTC (wall)"
+
+
 def permille(value: int) -> str:
     """Parts per thousand as percent. Rounded down: a node with room left never reads 100 %."""
     return f"{value // 10}%"

@@ -134,7 +134,9 @@ class ConnectionState:
 RETRY_S = 10.0
 MIN_S = 0.2
 """Between two answers that bring news: many who move at once are drawn together."""
-THINGS = frozenset(("proposal", "workload", "node", "queue", "draft", "runbook", "recommendation", "policy"))
+THINGS = frozenset(
+    ("proposal", "incident", "workload", "node", "queue", "draft", "runbook", "recommendation", "policy")
+)
 """Pages that are about one thing, by name."""
 
 

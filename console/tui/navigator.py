@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from console.actions.registry import ParsedCommand, parse_command
 from console.client.change_feed import in_thread
+from console.forms.filters import PAGE_COLUMNS, FilterError
 from console.text.terminal_text import printable
 from console.tui.screens.overview import OverviewPane
 from console.tui.widgets.list_pane import ListPane
@@ -302,7 +303,7 @@ def new_page(name: ScreenName, argument: str, connect: Connect, log: EventLog) -
         return OverviewPane(connect, log)
     module, class_name, takes = _PAGES[name]
     page = getattr(importlib.import_module(f"console.tui.screens.{module}"), class_name)
-    given = {"": (), "log": (log,), "argument": (argument,)}[takes]
+    given = {"": (), "log": (log, argument), "argument": (argument,)}[takes]
     pane: Pane = page(connect, *given)
     pane.argument = argument
     if isinstance(pane, ListPane) and argument:
@@ -345,7 +346,7 @@ _PAGES: dict[str, tuple[str, str, Literal["", "log", "argument"]]] = {
     "policy": ("policy", "PolicyPane", ""),
     "reviews": ("policy", "ReviewsPane", ""),
     "fleet": ("outside", "FleetPane", "argument"),
-    "incidents": ("incidents", "IncidentsPane", ""),
+    "incidents": ("incidents", "IncidentsPane", "argument"),
     "incident": ("incidents", "IncidentPane", "argument"),
 }
 """Module of `console.tui.screens`, class, and what it takes beside the connection. A page is imported when first shown:
@@ -432,12 +433,24 @@ def bookmark(app: MusterApp, argument: str) -> None:
         raise SpecError("", f"'{printable(name)[:40]}' is not a bookmark name", "Use one word without = and :")
     if not line or len(line) > LONGEST or not line.isprintable():
         raise SpecError("", "there is no line after =", f"Write :bookmark {name} = workloads state:queued")
-    page_command(line, app.actions.values())
+    command = page_command(line, app.actions.values())
     if any(name in action.commands for action in app.actions.values()):
         raise SpecError("", f"':{name}' is a command", "Use another name")
     if len(kept(app.session)) >= MOST:
         raise SpecError("", f"there are {MOST} bookmarks", "Remove one first: :forget NAME")
+    _check_filter(app, command, argument)
     _change(app, name, line, f"bookmark {name}: :{line}")
+
+
+def _check_filter(app: MusterApp, command: ParsedCommand, typed: str) -> None:
+    """Raise FilterError, pointing into what was typed, for a view whose filter could not be read when it is opened."""
+    if not command.argument or (command.action.argument != "filter" and command.action.id not in PAGE_COLUMNS):
+        return
+    try:
+        new_page(cast("ScreenName", command.action.id), command.argument, app.client, app.events)
+    except FilterError as error:
+        at = typed.rfind(command.argument)
+        raise FilterError(error.start + at, error.end + at, error.short, error.remedy) from None
 
 
 def forget(app: MusterApp, argument: str) -> None:

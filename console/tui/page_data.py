@@ -339,6 +339,11 @@ def shell_command(app: MusterApp, pane: Pane) -> str:
         return ""
     known = {"ID": pane.copyable, "DRAFT": pane.copyable, "id:ID": f"id:{pane.copyable}"}
     words = [known.get(word, word) for word in action.shell.split()]
+    filtered = getattr(pane, "filter_text", "")
+    if filtered and pane.NAME in ("proposals", "incidents", "runbooks"):
+        words += ["-f", filtered]
+    elif filtered and pane.NAME == "audit":
+        words.append(filtered)
     return "" if any(word.isupper() and word != pane.copyable for word in words) else shlex.join([*words, *engine])
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from console.client.change_feed import in_thread
-from console.text.terminal_text import printable, timestamp
+from console.text.terminal_text import printable, wall_time
 from console.views.decision_needs import (
     new_votes,
     one_key,
@@ -375,11 +375,11 @@ def told(outcome: Outcome, title: str) -> str:
 
 
 def put_to_vote(proposal: Proposal) -> str:
-    """As in "P-3 is open for votes until 13:00:00 UTC"."""
-    until = timestamp(proposal.expires_ms, date=False)
+    """As in "P-3 is open for votes until 13:00:00 UTC (wall)"."""
+    until = wall_time(proposal.expires_ms, date=False)
     return "\n".join(
         (
-            f"{proposal.id} is open for votes until {until} UTC",
+            f"{proposal.id} is open for votes until {until}",
             f"{others_needed(proposal)}; follow it with :proposals",
         )
     )

@@ -170,14 +170,20 @@ def _style(style: str) -> tuple[str, str, str]:
 
 _SIGNS = {
     **dict.fromkeys("█▇▆▅", "#"), **dict.fromkeys("▓▄▃", "@"), **dict.fromkeys("▒▂", "%"), **dict.fromkeys("░▁", ";"),
-    **dict.fromkeys("─┄╌┈", "-"), **dict.fromkeys("│┃║╎┊┆", "|"), **dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╰╯┏┓┗┛╔╗╚╝", "+"),
-    **dict.fromkeys("━═‗", "="), **dict.fromkeys("●◉◆■▪", "*"), **dict.fromkeys("○◌◇◔◑◐◒◓□▫", "o"),
-    **dict.fromkeys("▲△▴↑⇧", "^"), **dict.fromkeys("▼▽▾↓", "v"), **dict.fromkeys("▌▐➤▶▸→›»❯", ">"),
+    **dict.fromkeys("─┄╌┈", "-"), **dict.fromkeys("│┃║╎┊┆▐", "|"), **dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╰╯┏┓┗┛╔╗╚╝", "+"),
+    **dict.fromkeys("━‗", "="), "═": "+", "≡": "%",
+    **dict.fromkeys("⠉⠒⠤⣀", "-"), **dict.fromkeys("●◉◆■▪", "*"), **dict.fromkeys("○◌◇◔◑◐◒◓□▫", "o"),
+    **dict.fromkeys("▲△▴↑⇧", "^"), **dict.fromkeys("▼▽▾↓", "v"), **dict.fromkeys("▌➤▶▸→›»❯", ">"),
     **dict.fromkeys("◀◂←‹«↵⏎⌫❮", "<"), **dict.fromkeys("✗✘✕×", "x"), **dict.fromkeys("✓✔", "y"),
     **dict.fromkeys("–—−", "-"), **dict.fromkeys("·•∙", "."), **dict.fromkeys("‘’", "'"), **dict.fromkeys("“”", '"'),
     **dict.fromkeys("★☆", "*"), "☐": "o", "☑": "y", "⊘": "/", "╳": "X",
     "…": "~", "╱": "/", "╲": "\\", "‖": "|", "⚠": "!", "²": "2", "°": "o", "±": "~", "≥": ">", "≤": "<", "µ": "u",
 }  # fmt: skip
+
+
+def _dots(code: int) -> str:
+    """For a sign of braille, of which curves consist, one as dense; empty for another."""
+    return " ..::**##"[(code - 0x2800).bit_count()] if 0x2800 <= code < 0x2900 else ""
 
 
 class AsciiSigns(dict[int, str]):
@@ -196,7 +202,7 @@ class AsciiSigns(dict[int, str]):
         try:
             sign.encode(self._encoding)
         except UnicodeEncodeError:
-            sign = _SIGNS.get(sign) or "?" * cell_len(sign)
+            sign = _SIGNS.get(sign) or _dots(code) or "?" * cell_len(sign)
         self[code] = sign
         return sign
 

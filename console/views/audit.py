@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from console.forms.filters import FilterError
-from console.text.terminal_text import printable, read_value, timestamp
+from console.forms.filters import ANYWHERE, FilterError, Token, terms_of, tokens
+from console.text.terminal_text import printable, timestamp, wall_time
 from console.views.lists import Heading, Row, Span
 from console.views.proposal import framed, hanging, name_of
 from console.views.sections import Line, Section, text_line
@@ -24,13 +24,12 @@ if TYPE_CHECKING:
 
 HEADINGS = (
     Heading("seq", "RECORD", right=True, most=10),
-    Heading("at", "TIME", most=19),
+    Heading("at", "UTC (WALL)", most=19),
     Heading("type", "TYPE", most=22),
     Heading("who", "WHO", most=16),
     Heading("proposal", "PROPOSAL", most=10),
     Heading("what", "WHAT", most=200),
 )
-WORDS = ("proposal", "actor", "type", "since")
 _TYPE = re.compile(r"[a-z]{1,30}(\.[a-z_-]{1,60})?")
 _PROPOSAL = re.compile(r"P-\d{1,11}")
 _BAD = ("refused", "denied", "failed", "expired", "rejected", "stale", "breakglass")
@@ -41,42 +40,40 @@ def parse_words(text: str, now_ms: int = 0) -> AuditQuery:
     """`proposal:P-3 actor:alice type:exec since:2h`, or P-3 and exec alone. `now_ms`: wall clock. Raises FilterError at
     what cannot be read."""
     found: dict[str, str] = {}
-    for match in re.finditer(r"\S+", text):
-        name, colon, value = match.group().partition(":")
-        if not colon or name not in WORDS:
-            name, value = _alone(match)
+    for token in tokens(text):
+        name, value = _word(token)
         if name == "actor" and ":" not in value and value != "system":
             value = f"person:{value}"
         if name == "proposal" and _PROPOSAL.fullmatch(value) is None:
-            raise FilterError(match.start(), match.end(), "is not a proposal id", "Write it like proposal:P-3")
+            raise FilterError(token.start, token.end, "is not a proposal id", "Write it like proposal:P-3")
         if name == "type" and _TYPE.fullmatch(value) is None:
-            raise FilterError(match.start(), match.end(), "is not a record type", "Write it like type:exec")
-        if name == "since":
-            value = str(max(1, now_ms - _ago(value, match)))
+            raise FilterError(token.start, token.end, "is not a record type", "Write it like type:exec")
         if name in found:
-            raise FilterError(match.start(), match.end(), f"{name} is given twice", "Give it once")
+            raise FilterError(token.start, token.end, f"{name} is given twice", "Give it once")
         found[name] = value
-    since = int(found.pop("since", "0"))
-    return AuditQuery(**found, since_ms=since)
+    age = found.pop("age", "")
+    return AuditQuery(**found, since_ms=max(1, now_ms - int(age)) if age else 0)
 
 
-def _ago(value: str, match: re.Match[str]) -> int:
-    try:
-        return read_value("duration", value)
-    except ValueError as error:
-        problem, _, remedy = str(error).partition("; ")
-        begin = match.start() + len("since:")
-        raise FilterError(begin, match.end(), problem, remedy[:1].upper() + remedy[1:]) from None
+def _word(token: Token) -> tuple[str, str]:
+    """Column and value of a word. The log is looked through for one value of a column, whole."""
+    terms = terms_of("audit", token)
+    column, op, value = terms[0].column, terms[0].op, str(terms[0].value)
+    if column == ANYWHERE and op == "~":
+        return _alone(token)
+    if len(terms) > 1 or "*" in value or op not in (("<", "<=") if column == "age" else ("=",)):
+        remedy = "Write type:vote, or since:2h"
+        raise FilterError(token.start, token.end, "the audit takes one value of a column, whole", remedy)
+    return column, value
 
 
-def _alone(match: re.Match[str]) -> tuple[str, str]:
-    word = match.group()
-    if _PROPOSAL.fullmatch(word):
-        return "proposal", word
-    if _TYPE.fullmatch(word):
-        return "type", word
-    known = ", ".join(f"{name}:" for name in WORDS)
-    raise FilterError(match.start(), match.end(), "is not a filter", f"Filter by {known}")
+def _alone(token: Token) -> tuple[str, str]:
+    if _PROPOSAL.fullmatch(token.text):
+        return "proposal", token.text
+    if _TYPE.fullmatch(token.text):
+        return "type", token.text
+    remedy = "Filter by proposal:, actor:, type:, since:"
+    raise FilterError(token.start, token.end, "is neither a proposal id nor a record type", remedy)
 
 
 def row_of(record: AuditRow) -> Row:
@@ -108,7 +105,7 @@ def record_columns(record: AuditRow, width: int) -> tuple[list[Section], list[Se
     """A record whole: what it is; and what it says, framed."""
     signed = f", signed with {printable(record.key)}" if record.signed else ""
     facts = [
-        ("when", f"{timestamp(record.at_ms)} UTC"),
+        ("when", wall_time(record.at_ms)),
         ("type", printable(record.type)),
         ("who", f"{printable(record.subject)} ({printable(record.kind)}{signed})"),
         ("from", printable(record.account)),

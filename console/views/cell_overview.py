@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from console.forms.filters import parse_filter
 from console.text.charts import (
+    BAND,
+    LIMIT,
     MARK,
     column_at,
     framed,
-    graph,
     gutter,
     ribbon,
     round_top,
     scale_of,
-    shrink,
     time_axis,
 )
 from console.text.terminal_text import (
@@ -52,7 +52,7 @@ from console.views.findings import (
     pool_filter,
     queues,
 )
-from console.views.lists import EVENT_TONES, meter
+from console.views.lists import EVENT_TONES
 from console.views.sections import (
     BOOTING,
     BORROWED,
@@ -67,6 +67,7 @@ from console.views.sections import (
     bar,
     fact_bars,
     loading,
+    metered,
     plural,
     quantity,
     text_line,
@@ -117,7 +118,12 @@ def _budget(line: BudgetLine, width: int) -> Line:
     room = width - len(rate) - 7
     size = max(0, room - 16) if width >= 46 else 0
     name = fit_name(printable(line.spec.name), max(4, room - size - 1))
-    spans = ((name + " ", ""), (meter(min(share, 1000), size), tone), (f" {permille(share):>5} ", ""), (rate, tone))
+    spans = (
+        (name + " ", ""),
+        *metered(min(share, 1000), size, "bar" if tone == "dim" else tone),
+        (f" {permille(share):>5} ", ""),
+        (rate, tone),
+    )
     return Line(spans, "cost")
 
 
@@ -175,7 +181,7 @@ def _verdict(forecast: Forecast, ready: int, boot_ms: int, width: int) -> Line:
 
 
 def _key(boot_ms: int) -> str:
-    return f"═ ready  {MARK} ordered now, +{duration(boot_ms)}" if boot_ms else "═ ready  ░ p10-p90"
+    return f"{LIMIT} ready  {MARK} ordered now, +{duration(boot_ms)}" if boot_ms else f"{LIMIT} ready  {BAND} p10-p90"
 
 
 def _capacity(view: Overview, name: str) -> int:
@@ -552,10 +558,10 @@ def trend(view: Overview, width: int, height: int = 2) -> Section:
     if len(samples) < 2:
         return Section("Trend", (text_line("not enough history yet", "dim"),))
     label = "GPU use" if view.capacity.get("gpu_milli") else "CPU use"
-    use = shrink([share for _, share, _ in samples], width - _NAMES)
-    queued = shrink([count for _, _, count in samples], width - _NAMES)
-    lines = _curve((label, permille(samples[-1][1])), use, height, permille, f"curve cell {label[:3].lower()}")
-    lines += _curve(("queued", f"{samples[-1][2]:,}"), queued, height, "{:,}".format, "curve cell length")
+    use, queued = ([sample[at] for sample in samples] for at in (1, 2))
+    room = width - _NAMES
+    lines = _curve((label, permille(use[-1])), use, room, height, permille, f"curve cell {label[:3].lower()}")
+    lines += _curve(("queued", f"{queued[-1]:,}"), queued, room, height, "{:,}".format, "curve cell length")
     return Section("Trend", tuple(lines), f"last {duration(samples[-1][0] - samples[0][0])}")
 
 
@@ -564,14 +570,15 @@ _NAMES = 10
 
 
 def _curve(
-    names: tuple[str, str], values: Sequence[int], height: int, text: Callable[[int], str], link: str
+    names: tuple[str, str], values: Sequence[int], width: int, height: int, text: Callable[[int], str], link: str
 ) -> list[Line]:
     """A curve beside its name, its last value, and where its scale begins: close to what varies little."""
     base, top = scale_of(min(values), max(values), max(values) // 5)
     begins = f"from {text(base)}"
     notes = [*names, *[""] * (height - 3), begins] if height > 2 else [f"{names[0]} {names[1]}"[: _NAMES - 1], begins]
-    rows = graph([value - base for value in values], height, top)
+    above = [value - base for value in values]
+    rows = ribbon([0] * len(above), above, above, width, height, top)
     return [
-        Line(((fit(note, _NAMES), "dim" if row != 1 else ""), (drawn, "bar")), link if row == 0 else "")
+        Line(((fit(note, _NAMES), "dim" if row != 1 else ""), *drawn), link if row == 0 else "")
         for row, (note, drawn) in enumerate(zip(notes, rows, strict=True))
     ]

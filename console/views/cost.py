@@ -36,8 +36,7 @@ from console.text.terminal_text import (
     timestamp,
     wrap,
 )
-from console.views.lists import meter
-from console.views.sections import Line, Section, fact, plural, text_line
+from console.views.sections import Line, Section, fact, metered, plural, text_line
 from engine.model.quantities import MIN_RUNS
 from engine.model.queries import GROUPINGS, BudgetLine, BudgetReport, GoodputReport, Overview, PoolGoodput, Showback
 from engine.model.spec_parts import DAY_MS, MICROUSD
@@ -210,7 +209,7 @@ def now(detail: Spending, width: int) -> Section:
             (
                 (fit("idle", 11), "dim"),
                 (f"{money(idle)} an hour ", ""),
-                (meter(share, bar), "warn" if share >= 300 else "bar"),
+                *metered(share, bar, "bar"),
                 (f" {permille(share):>4}", ""),
             )
         ),
@@ -238,9 +237,10 @@ def _budget(budget: BudgetLine, now_ms: int, width: int) -> list[Line]:
     bar = max(4, width - len(amounts) - 9)
     name = cut(f"{printable(spec.name)} · {spec.scope} {printable(spec.of)}", width - 2)
     words = wrap(_gone(budget, now_ms), width - 2)
+    drawn = metered(min(used, 1000), bar, "bar" if tone == "ok" else tone)
     return [
         Line(((f"{sign} ", tone), (name, "link")), link),
-        Line((("  ", ""), (meter(min(used, 1000), bar), tone), (f" {permille(used):>4} ", ""), (amounts, "dim"))),
+        Line((("  ", ""), *drawn, (f" {permille(used):>4} ", ""), (amounts, "dim"))),
         *(Line((("  " + line, tone if budget.stage == "spent" or budget.spent_at_ms is not None else "dim"),))
           for line in words),
     ]  # fmt: skip
@@ -269,16 +269,16 @@ def use(report: GoodputReport, width: int) -> Section:
     each = "" if report.per_finished_microusd is None else f", {money(report.per_finished_microusd)} each"
     bar = max(4, width - 36)
     parts = (
-        ("useful", report.charged_microusd - report.wasted_microusd, "ok"),
-        ("wasted", report.wasted_microusd, "bad"),
-        ("idle", idle, "warn"),
+        ("useful", report.charged_microusd - report.wasted_microusd, "bar"),
+        ("wasted", report.wasted_microusd, "warn"),
+        ("idle", idle, "dim"),
         *([("down", report.downtime_microusd, "dim")] if report.downtime_microusd else []),
     )
     lines = [
         Line(
             (
                 (fit(name, 8), "dim"),
-                (meter(amount * 1000 // cost, bar), tone),
+                *metered(amount * 1000 // cost, bar, tone),
                 (f" {permille(amount * 1000 // cost):>4} ", ""),
                 (money(amount), "dim"),
             )
@@ -303,7 +303,7 @@ def charged(report: Showback, width: int) -> Section:
             (fit_name(name, name_width), "link" if link else "dim"),
             (f" {amount:>13}", ""),
             (f" {permille(line.permille):>4} ", "dim"),
-            (meter(line.permille, bar), "faint" if line.kind in NOBODY else "bar"),
+            *metered(line.permille, bar, "dim" if line.kind in NOBODY else "bar"),
         )
         lines.append(Line(spans, link))
     since = f"{timestamp(report.since_ms)[:10]} to now" if lines else ""
@@ -339,7 +339,7 @@ def machines(detail: Spending, width: int) -> Section:
         lines.append(Line(spans, f"nodes pool:{quoted(printable(pool.name))}"))
     if not lines:
         lines = [text_line("no pool has a price", "dim")]
-    return Section("Machines", tuple(lines), "price, last 24 h from least to most; spot: interruptions")
+    return Section("Machines", tuple(lines), "price, last 24 h · spot: interruptions")
 
 
 def _spot_words(pool: PoolGoodput | None) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import msgspec
 
 from console.actions.key_map import key_of
-from console.text.charts import Spans, column_at, framed, gutter, legend, ribbon, scale_of, time_axis
+from console.text.charts import BAND, LIMIT, Spans, column_at, framed, gutter, legend, ribbon, scale_of, time_axis
 from console.text.plain_tables import table
 from console.text.terminal_text import NONE, cut, duration, milli, money, printable, timestamp, wrap
 from console.views.sections import Line, Section, text_line
@@ -379,14 +379,14 @@ def _legend(curve: Curve, found: DrawnCurve, width: int) -> list[Spans]:
     by_role = {each.role: each for each in curve.series}
     parts = [(f"─ {by_role['line'].word}", "bar")]
     if "band" in by_role:
-        parts.append((f"░ up to {by_role['band'].word}", "dim"))
+        parts.append((f"{BAND} up to {by_role['band'].word}", "dim"))
     elif found.low is not found.line:
-        parts.append(("░ least to most of a step", "dim"))
+        parts.append((f"{BAND} least to most of a step", "dim"))
     if found.limit is not None:
         last = next((value for value in reversed(found.limit) if value is not None), 0)
         beyond = last - found.base > found.top
         text = f"{by_role['limit'].word} {found.scale.text(last)}"
-        parts.append((f"{text}, beyond the scale", "dim") if beyond else (f"═ {text}", "info"))
+        parts.append((f"{text}, beyond the scale", "dim") if beyond else (f"{LIMIT} {text}", "info"))
     if curve.changes:
         parts.append(("▲ change", "accent"))
     return legend(parts, width)

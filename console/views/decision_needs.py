@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from console.actions.key_map import key_of
 from console.forms.settings import Environment
-from console.text.terminal_text import duration, printable, timestamp
+from console.text.terminal_text import duration, printable, wall_time
 from console.views.proposal import name_of, state_word, why_not_mine
 from runbooks.plans import typed_plan
 from runbooks.plans.typed_plan import Plan, Proposal, Request, StepRequest
@@ -96,13 +96,13 @@ def what_moved(shown: Proposal, now: Proposal, good_in: Sequence[str]) -> str:
 
 
 def became(proposal: Proposal) -> str:
-    """As in "is verified, approved by bob at 12:00:03": its state, and by whom it came to that."""
+    """As in "is verified, approved by bob at 12:00:03 UTC (wall)": its state, and by whom it came to that."""
     last = max(proposal.votes, key=lambda vote: vote.at_ms, default=None)
     state = f"is {state_word(proposal.state)}"
     if last is None or proposal.state in ("cancelled", "expired", "superseded"):
         return f"{state}{f', {printable(proposal.note)}' if proposal.note else ''}"
     word = {"approve": "approved", "reject": "rejected", "abstain": "reviewed"}[last.verdict]
-    return f"{state}, {word} by {name_of(last.subject)} at {timestamp(last.at_ms, date=False)} UTC"
+    return f"{state}, {word} by {name_of(last.subject)} at {wall_time(last.at_ms, date=False)}"
 
 
 def new_votes(shown: Proposal, now: Proposal) -> str:

@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from console.actions.key_map import key_of
 from console.forms.filters import quoted
 from console.text.terminal_text import cut, duration, fit, money, printable
-from console.views.lists import Span
+from console.views.lists import TRACK, Span
 from console.views.proposal import GUTTER, MAX_LINES, TIERS, effect_lines, framed, hanging, name_of, touched
 from console.views.sections import Line, Section, text_line
 from engine.model.specs import HOUR_MS
@@ -176,7 +176,7 @@ def thinking_spans(run: DraftRun, width: int, how_to_stop: str) -> list[Span]:
     done = int(share * BAR)
     text = f" {PHASES[thinking.phase]}, {took(thinking.elapsed_ms)} of {took(thinking.deadline_ms)}"
     text = cut(text, max(8, width - BAR - len(stop)))
-    return [("█" * done, "info"), ("░" * (BAR - done), "faint"), (text, "info"), (stop, "dim")]
+    return [("━" * done, "info"), (TRACK * (BAR - done), "faint"), (text, "info"), (stop, "dim")]
 
 
 def took(ms: int) -> str:

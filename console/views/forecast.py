@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from console.actions.key_map import key_of
-from console.text.charts import Spans, column_at, framed, gutter, legend, ribbon, round_top, time_axis
+from console.text.charts import BAND, LIMIT, Spans, column_at, framed, gutter, legend, ribbon, round_top, time_axis
 from console.text.plain_tables import table
 from console.text.terminal_text import cut, duration, fit, milli, permille, printable, timestamp, wrap
 from console.views.sections import Line, Section, text_line
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 WIDTH = 80
 BAR = 22
-FULL, LIKELY, MAYBE = "█", "▓", "░"
+FULL, LIKELY, MAYBE = "━", "═", "┄"
 """Signs up to p10, up to p50, up to p90."""
 
 
@@ -233,9 +233,9 @@ def _legend(
 ) -> list[Spans]:
     parts = [("─ measured, then p50" if found else "─ measured", "bar"), ("│ now", "accent")]
     if found is not None:
-        parts.insert(1, ("░ p10 to p90", "dim"))
+        parts.insert(1, (f"{BAND} p10 to p90", "dim"))
     if limit is not None:
-        parts.append((f"═ {known.what} {amount(limit)}", "info"))
+        parts.append((f"{LIMIT} {known.what} {amount(limit)}", "info"))
     elif known.there_is is not None:
         parts.append((f"{known.what} {amount(known.there_is)}, off the scale", "dim"))
     if known.boot_ms is not None:

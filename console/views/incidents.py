@@ -7,11 +7,12 @@ Titles, labels and texts of alerts are strangers' words: they stand behind a gut
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from console.forms.filters import quoted
-from console.text.terminal_text import cut, duration, fit, printable, timestamp
+from console.forms.filters import parse_filter, quoted
+from console.text.terminal_text import cut, duration, fit, printable, timestamp, wall_time
 from console.text.tones import state_look
 from console.views.curves import WINDOWS, Curve, CurveRequest, curve_chart, drawn_curve, read_curve, subject_words
 from console.views.draft import IN_PART
@@ -22,7 +23,7 @@ from console.views.sections import Line, Section, plural, text_line
 from engine.model.errors import MusterError, UnreachableError
 from engine.model.queries import Query, Term
 from runbooks.plans.incidents import (
-    REAL_TIME_MS,
+    UNCLOSED,
     AlertLine,
     EntryKind,
     Incident,
@@ -84,7 +85,6 @@ class IncidentPage(NamedTuple):
     """All that the page of an incident shows."""
 
     incident: Incident
-    wall_ms: int
     now_ms: int
     """Cell time."""
     version: int
@@ -100,11 +100,6 @@ class IncidentPage(NamedTuple):
     drafts: tuple[DraftRun, ...] = ()
     """Newest first."""
     proposals: tuple[Proposal, ...] = ()
-
-    @property
-    def wall(self) -> str:
-        """Beside times of the wall clock, where the cell has another: the rest of the page is in the cell's time."""
-        return "" if abs(self.now_ms - self.wall_ms) <= REAL_TIME_MS else " wall clock"
 
     @property
     def proposable(self) -> DraftRun | None:
@@ -132,7 +127,6 @@ def incident_page(client: Client, incident_id: str) -> IncidentPage:
         curves = tuple(_curve(client, name, incident, health.now_ms) for name in _queues(client, incident))
     return IncidentPage(
         incident=incident,
-        wall_ms=client.whoami().now_ms,
         now_ms=health.now_ms,
         version=health.version,
         curves=curves,
@@ -234,6 +228,14 @@ def _curve(client: Client, queue: str, incident: Incident, now_ms: int) -> Curve
 # --- the list
 
 
+def parse_words(text: str) -> tuple[tuple[Term, ...], tuple[str, ...]]:
+    """Terms of a filter, and the states to ask for: all of them where the filter says `all` or names states, else those
+    that are not closed. Raises FilterError."""
+    every = re.search(r"(?<!\S)all(?!\S)", text)
+    terms = parse_filter("incidents", text if every is None else f"{text[: every.start()]}   {text[every.end() :]}")
+    return terms, () if every or any(term.column == "state" for term in terms) else UNCLOSED
+
+
 def row_of(incident: Incident, now_ms: int) -> Row:
     """`now_ms`: cell time."""
     glyph, tone = incident_look(incident)
@@ -277,7 +279,7 @@ def began_at(curve: Curve, incident: Incident) -> int | None:
 
 def incident_columns(page: IncidentPage, width: int) -> tuple[list[Section], list[Section]]:
     """Left: how it stands, its alerts, what they are about, what people did. Right: what led to it and what helps."""
-    left = [_state(page, width), _objects(page, width), _alerts(page, width), _history(page, width)]
+    left = [_state(page, width), _objects(page, width), _alerts(page.incident, width), _history(page.incident, width)]
     right = [_changes(page, width), _findings(page, width), _drafts(page, width)]
     if page.proposals:
         right.append(_proposals(page, width))
@@ -292,8 +294,8 @@ def _state(page: IncidentPage, width: int) -> Section:
     lines += hanging(fit("owner", LABEL), name_of(incident.owner) or "nobody: C claims it", width)
     ago = duration(max(0, page.now_ms - incident.cell_ms))
     lines += hanging(fit("began", LABEL), f"{timestamp(incident.cell_ms)} UTC, {ago} ago", width)
-    told = f"by {name_of(incident.source)}, {timestamp(incident.opened_ms)} UTC{page.wall}"
-    lines += hanging(fit("reported", LABEL), told, width)
+    reported = f"{wall_time(incident.opened_ms)} by {name_of(incident.source)}"
+    lines += hanging(fit("reported", LABEL), reported, width)
     lines += [line for curve in page.curves for line in _wait_line(curve, incident, width)]
     if incident.follows:
         text = f"{incident.follows}, of the same alerts, was closed"
@@ -334,20 +336,19 @@ def _object_line(each: IncidentObject, width: int) -> Line:
     )
 
 
-def _alerts(page: IncidentPage, width: int) -> Section:
-    incident = page.incident
+def _alerts(incident: Incident, width: int) -> Section:
     lines = [line for alert in incident.alerts[:MAX_ALERTS] for line in _alert_lines(alert, width)]
     left = incident.alert_count - min(len(incident.alerts), MAX_ALERTS) + incident.more_alerts
     if incident.alerts and left > 0:
         lines.append(text_line(f"and {left:,} more", "dim"))
     if not lines:
         lines = [text_line("none: a person opened it", "dim")]
-    return Section("Alerts", tuple(lines), page.wall.strip())
+    return Section("Alerts", tuple(lines))
 
 
 def _alert_lines(alert: AlertLine, width: int) -> list[Line]:
     glyph, tone = ("▲", "warn") if alert.state == "firing" else ("✓", "ok")
-    since = timestamp(alert.ends_ms or alert.starts_ms)
+    since = wall_time(alert.ends_ms or alert.starts_ms)
     head = f"{glyph} {alert.state} since {since}  "
     lines = [Line(((head, tone), (cut(printable(alert.name), max(8, width - len(head))), "strong")))]
     labels = [f"{key}={value}" for key, value in alert.labels.items() if key != "alertname"]
@@ -359,9 +360,9 @@ def _alert_lines(alert: AlertLine, width: int) -> list[Line]:
     return lines
 
 
-def _history(page: IncidentPage, width: int) -> Section:
+def _history(incident: Incident, width: int) -> Section:
     lines: list[Line] = []
-    for entry in page.incident.entries:
+    for entry in incident.entries:
         by = f"{ENTRIES[entry.kind]} {name_of(entry.subject)}"
         to = f" to {name_of(entry.to)}" if entry.kind == "handed_over" else ""
         made = f": {printable(entry.to)}" if entry.kind == "proposed" else ""
@@ -369,7 +370,7 @@ def _history(page: IncidentPage, width: int) -> Section:
         spans = ((f"{timestamp(entry.at_ms)}  ", "dim"), (cut(f"{by}{to}{made}", width - 18), ""))
         lines.append(Line(spans, link))
         lines += quoted_lines(entry.text, width - 4, "    ") if entry.text else []
-    return Section("So far", tuple(lines), f"on the record{page.wall and ',' + page.wall}")
+    return Section("So far", tuple(lines), "on the record, UTC (wall)")
 
 
 def _changes(page: IncidentPage, width: int) -> Section:

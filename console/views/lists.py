@@ -215,11 +215,11 @@ def curve_of_row(kind: Kind, name: str, cells: Mapping[str, str], column: str) -
 
 
 def rows_that_match(rows: Sequence[Row], headings: Sequence[Heading], terms: Sequence[Term]) -> list[Row]:
-    """Rows made by the console that satisfy the terms: by each cell's text, and by state without its sign."""
+    """Rows made by the console that satisfy the terms: by each cell's text, a state by its word without its sign."""
 
     def values(row: Row) -> dict[str, Value]:
-        named: dict[str, Value] = {each.name: text for each, (text, _) in zip(headings, row.cells, strict=True)}
-        return named | {name: row.state.replace("_", " ") for name in ("state", "status") if name in named}
+        named = {each.name: text for each, (text, _) in zip(headings, row.cells, strict=True)}
+        return {name: text.partition(" ")[2] if name in ("state", "status") else text for name, text in named.items()}
 
     return [row for row in rows if matches(terms, values(row))] if terms else list(rows)
 
@@ -272,12 +272,16 @@ def _share(values: Sequence[Any], index: dict[str, int]) -> Span:
     return f"{meter(min(share, 1000), 8)} {permille(share):>4}", "bar"
 
 
+TRACK = "┄"
+"""Sign of what is left of a meter."""
+
+
 def meter(share: int, width: int) -> str:
     """A bar for a share in permille, to half a cell; readable without colour. Anything above zero shows, and only a
     whole is full."""
     halves = min(2 * width, max(1 if share > 0 else 0, share * 2 * width // 1000))
     filled = "━" * (halves // 2) + "╸" * (halves % 2)
-    return filled + "┄" * (width - len(filled))
+    return filled + TRACK * (width - len(filled))
 
 
 def summary(view: ListView, window: Window | None, marked: Sequence[Row] = ()) -> str:

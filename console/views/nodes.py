@@ -29,8 +29,8 @@ from console.text.terminal_text import (
 )
 from console.text.tones import state_look
 from console.views.cell_overview import short_money
-from console.views.lists import Span, meter
-from console.views.sections import Line, Section, fact, fact_bars, plural, quantity, text_line
+from console.views.lists import Span
+from console.views.sections import Line, Section, fact, fact_bars, metered, plural, quantity, text_line
 from engine.model.errors import SpecError
 from engine.model.queries import HeatLevel, HeatMap, HeatTile, MigInstance, NodeDetail
 from engine.model.specs import LEVELS as TREE_LEVELS
@@ -247,7 +247,7 @@ def facts(tile: HeatTile, shown: HeatMap, colouring: str, acts_on: str, width: i
 
 def _share(label: str, share: int, width: int) -> Line:
     size = max(4, min(20, width - 18))
-    return Line(((fit(label, 11), "dim"), (meter(share, size), "bar"), (f" {permille(share)}", "")))
+    return Line(((fit(label, 11), "dim"), *metered(share, size, "bar"), (f" {permille(share):>4}", "")))
 
 
 def _wrapped(text: str, width: int) -> list[Line]:
@@ -363,7 +363,7 @@ def _devices(view: NodeDetail, width: int) -> list[Section]:
         bar = min(24, max(6, width - 20)) if not instances else 7
         start = ((f"gpu {index:<3}", "dim"), (_link(index, len(view.devices), view.nvlink_group), "faint"))
         first, *rest = wrap(word, max(8, width - 10 - bar))
-        lines.append(Line((*start, (meter(used, bar), "bar"), (f" {first}", "" if free or instances else "dim"))))
+        lines.append(Line((*start, *metered(used, bar, "bar"), (f" {first}", "" if free or instances else "dim"))))
         lines += [Line(((" " * (sum(len(text) for text, _ in start) + bar + 1), ""), (part, ""))) for part in rest]
     if view.profiles:
         lines += [fact("" if n else "MIG", part, "dim") for n, part in

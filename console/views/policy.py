@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from console.actions.key_map import key_of
-from console.text.terminal_text import cut, duration, printable, timestamp, wrap
+from console.text.terminal_text import cut, duration, printable, wall_time, wrap
 from console.text.tones import state_look
 from console.views.lists import Heading, Row, Span
 from console.views.proposal import framed, hanging, name_of
@@ -45,7 +45,7 @@ def candidate_sections(candidate: Candidate, now_ms: int, width: int) -> list[Se
     state = candidate.state.replace("_", " ")
     head = [(f"◌ {printable(candidate.id)} is {printable(state)}", "warn"), (f"   {duration(left)} left", "dim")]
     lines = [Line(tuple(head if left > 0 else head[:1]), CANDIDATE + candidate.id)]
-    lines += hanging("proposed by  ", f"{name_of(candidate.author)}, {timestamp(candidate.at_ms)} UTC", width)
+    lines += hanging("proposed by  ", f"{name_of(candidate.author)}, {wall_time(candidate.at_ms)}", width)
     if candidate.needs:
         lines += hanging("needs        ", f"{candidate.needs} more: {printable(candidate.need)}", width, "warn")
     lines += hanging("digest       ", printable(candidate.digest)[:16], width)
@@ -78,7 +78,7 @@ def _freezes(freezes: Sequence[Freeze], width: int) -> Section:
 
 
 def _head(view: PolicyView, width: int) -> Section:
-    since = f"since {timestamp(view.since_ms)} UTC, by {name_of(view.by)}" if view.since_ms else "built in"
+    since = f"since {wall_time(view.since_ms)}, by {name_of(view.by)}" if view.since_ms else "built in"
     lines = [Line(((view.mode, "accent"), (f"   {since}", "dim")))]
     lines += hanging("digest  ", view.digest, width)
     lines += hanging("", printable(view.two_people), width, "", "warn" if view.mode == "solo" else "")
@@ -116,10 +116,10 @@ def _review(each: Review, width: int) -> list[Line]:
     what = "break-glass by" if each.forced else "opened by"
     glyph, tone = ("✓", "ok") if each.closed_ms else ("!", "bad") if each.forced else ("○", "warn")
     head = ((f"{glyph} {each.id}  ", tone), (f"{printable(each.about)}  ", "strong"), (f"{what} ", "dim"),
-            (name_of(each.subject), ""), (f"  {timestamp(each.opened_ms)} UTC", "dim"))  # fmt: skip
+            (name_of(each.subject), ""), (f"  {wall_time(each.opened_ms)}", "dim"))  # fmt: skip
     lines = [Line(head, f"{REVIEW}{each.id}")]
     if each.closed_ms:
-        lines += hanging("    ", f"closed by {name_of(each.closed_by)}, {timestamp(each.closed_ms)} UTC", width)
+        lines += hanging("    ", f"closed by {name_of(each.closed_by)}, {wall_time(each.closed_ms)}", width)
     return [*lines, *framed(each.text, width - 4, "    ")]
 
 

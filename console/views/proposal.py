@@ -10,7 +10,9 @@ import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from console.text.terminal_text import cut, duration, fit, milli, money, printable, timestamp, wrap
+from rich.cells import cell_len
+
+from console.text.terminal_text import cut, duration, fit, milli, money, printable, wall_time, wrap
 from console.text.tones import state_look
 from console.views.lists import Heading, Row, Span
 from console.views.sections import Line, Section, text_line
@@ -222,7 +224,7 @@ def _earlier(each: EarlierPlan, width: int) -> list[Line]:
     """A plan that was carried out, who wanted it, and why in their own words."""
     votes = ", ".join(map(name_of, each.approved_by))
     by = f"by {name_of(each.author)}{f', approved by {votes}' if votes else ''}"
-    head = f"{each.proposal}  {each.title}  {by}, {timestamp(each.executed_ms)} UTC"
+    head = f"{each.proposal}  {each.title}  {by}, {wall_time(each.executed_ms)}"
     first, *rest = hanging("", printable(head), width, "", "strong")
     lines = [Line(first.spans, f"proposal {printable(each.proposal)}"), *rest]
     return [*lines, *(framed(each.reason, width - 2, "  ") if each.reason else [text_line("  gave no reason", "dim")])]
@@ -489,13 +491,21 @@ def _vote(vote: VoteLine, width: int) -> list[Line]:
     glyph, tone, word = _VERDICTS[vote.verdict]
     if vote.counts:
         glyph, tone = "·", "dim"
-    spans = ((f"{glyph} ", tone), (fit(word, 9), tone), (cut(name_of(vote.subject), width - 31), ""))
-    lines = [Line((*spans, (f"  {timestamp(vote.at_ms)[5:]}", "dim")))]
+    spans = ((f"{glyph} ", tone), (fit(word, 9), tone), (cut(name_of(vote.subject), width - 11), ""))
+    lines = _dated(spans, vote.at_ms, width)
     if vote.counts:
         lines += hanging("     does not count: it ", printable(vote.counts), width, "warn", "warn")
     if vote.one_account:
         lines += hanging("     ", ONE_ACCOUNT, width, "", "warn")
     return lines
+
+
+def _dated(spans: Sequence[Span], at_ms: int, width: int) -> list[Line]:
+    """A line with its time behind it, or below it where there is no room."""
+    when = wall_time(at_ms)[5:]
+    if sum(cell_len(text) for text, _ in spans) + 2 + len(when) <= width:
+        return [Line((*spans, (f"  {when}", "dim")))]
+    return [Line(tuple(spans)), text_line(f"  {when}", "dim")]
 
 
 _STEP_STATES = {
@@ -518,9 +528,7 @@ def step_section(proposal: Proposal, width: int) -> list[Section]:
 def _standing(each: StepStanding, width: int) -> list[Line]:
     glyph, tone = _STEP_STATES[each.state]
     spans: list[Span] = [(f"{glyph} ", tone), (fit(each.state.replace("_", " "), 13), tone), (printable(each.id), "")]
-    if each.at_ms:
-        spans.append((f"  {timestamp(each.at_ms)[5:]}", "dim"))
-    lines = [Line(tuple(spans))]
+    lines = _dated(spans, each.at_ms, width) if each.at_ms else [Line(tuple(spans))]
     for text in each.verified:
         lines += hanging("     ", printable(text), width, "", "bad" if text.startswith("NOT") else "dim")
     return lines

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from rich.cells import cell_len
 
 from console.text.terminal_text import fit, mebibytes, milli, permille, printable, wrap
-from console.views.lists import Span, meter
+from console.views.lists import TRACK, Span, meter
 
 
 class Line(NamedTuple):
@@ -84,7 +84,7 @@ def fact_bars(capacity: dict[str, int], used: dict[str, int], width: int) -> lis
     lines = []
     for (name, title), amount in zip(there, amounts, strict=True):
         share = used.get(name, 0) * 1000 // capacity[name]
-        spans = ((fit(title, 7), "dim"), (meter(share, bar), "bar"), (f" {permille(share):>4} ", ""))
+        spans = ((fit(title, 7), "dim"), *metered(share, bar, "bar"), (f" {permille(share):>4} ", ""))
         lines.append(Line((*spans, (f"{amount:>{longest}}", "dim"))))
     return lines
 
@@ -112,11 +112,11 @@ class BarPart(NamedTuple):
     tone: str
 
 
-USED = BarPart("█", "used", "bar")
-BORROWED = BarPart("▓", "borrowed", "info")
-BURST = BarPart("▒", "burst", "warn")
-LENT = BarPart("╱", "lent", "accent")
-IDLE = BarPart("·", "idle", "faint")
+USED = BarPart("━", "used", "bar")
+BORROWED = BarPart("═", "borrowed", "info")
+BURST = BarPart("≡", "burst", "warn")
+LENT = BarPart("╱", "lent", "info")
+IDLE = BarPart("┄", "idle", "faint")
 OUT = BarPart("◇", "excluded", "warn")
 DOWN = BarPart("x", "down", "bad")
 BOOTING = BarPart("o", "booting", "info")
@@ -124,26 +124,24 @@ BOOTING = BarPart("o", "booting", "info")
 Amounts = Sequence[tuple[BarPart, int]]
 
 
-_PARTS = "▏▎▍▌▋▊▉"
-"""Eighths of a cell."""
-
-
 def bar(amounts: Amounts, width: int) -> list[Span]:
     """A bar of exactly `width` cells, divided as the amounts are. What is not nothing has a cell, if there is one.
-    Where some is used and the rest idle, the use ends in an eighth of a cell."""
+    Where some is used and the rest idle, the use ends in half a cell."""
     amounts = [(part, amount) for part, amount in amounts if amount > 0]
     if [part for part, _ in amounts] == [USED, IDLE]:
-        return _used_bar(*(amount for _, amount in amounts), width)
+        (_, used), (_, idle) = amounts
+        return metered(min(max(1, used * 1000 // (used + idle)), 999), width, USED.tone)
     cells = _shared([amount for _, amount in amounts], width)
     spans = [(part.sign * count, part.tone) for (part, _), count in zip(amounts, cells, strict=True) if count]
     left = width - sum(cells)
     return [*spans, (" " * left, "")] if left > 0 else spans
 
 
-def _used_bar(used: int, idle: int, width: int) -> list[Span]:
-    eighths = min(max(1, used * 8 * width // (used + idle)), 8 * width - 1)
-    filled = USED.sign * (eighths // 8) + _PARTS[eighths % 8 - 1 : eighths % 8]
-    return [(filled, USED.tone), (IDLE.sign * (width - len(filled)), IDLE.tone)]
+def metered(share: int, width: int, tone: str) -> list[Span]:
+    """A meter for a share in permille: what is filled in its tone, the rest as a faint track."""
+    drawn = meter(share, width)
+    filled = drawn.rstrip(TRACK)
+    return [(filled, tone), (drawn[len(filled) :], IDLE.tone)]
 
 
 def _shared(amounts: Sequence[int], width: int) -> list[int]:

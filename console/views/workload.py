@@ -211,7 +211,7 @@ def action_section(available: Sequence[Action], context: Context) -> Section:
 
 
 SIGNS = {
-    "queued": "░", "held": "╌", "waiting": "·", "suspended": "‖", "placed": "▒", "running": "█", "checkpointing": "▓",
+    "queued": "─", "held": "╌", "waiting": "·", "suspended": "‖", "placed": "═", "running": "━", "checkpointing": "≡",
 }  # fmt: skip
 _BEGINS = {
     "submitted": "queued", "held": "held", "released": "queued", "placed": "placed", "running": "running",

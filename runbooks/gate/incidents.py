@@ -10,7 +10,6 @@ Call it on the engine's thread.
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast, get_args
@@ -45,7 +44,6 @@ from runbooks.plans.incidents import (
     MAX_ALERTS,
     MAX_NOTE,
     MAX_OBJECTS,
-    REAL_TIME_MS,
     UNCLOSED,
     AlertLine,
     AlertReceipt,
@@ -58,6 +56,8 @@ from runbooks.plans.incidents import (
     NewIncident,
     ObjectKind,
     Reported,
+    number_of,
+    unknown,
 )
 from runbooks.plans.typed_plan import Sealed, check_line
 
@@ -96,22 +96,11 @@ MAX_FIRING = 500
 MAX_LISTED = 1_000
 MIN_FOUND = 10
 """Characters in which closing must say what was found."""
-_ID = re.compile("I-([1-9][0-9]{0,10})")
+REAL_TIME_MS = 3_600_000
+"""A cell whose clock is no further from the wall's runs in real time."""
 _FIRING: tuple[IncidentState, ...] = ("open", "claimed")
 Refuse = Callable[[Actor, Deed, Scope | None], None]
 """Raises RefusedError, on record, for somebody who may not do that."""
-
-
-def number_of(incident_id: str) -> int:
-    """Raises NotFoundError for what is not the id of an incident."""
-    found = _ID.fullmatch(incident_id) if isinstance(incident_id, str) else None
-    if found is None:
-        raise unknown(incident_id)
-    return int(found[1])
-
-
-def unknown(incident_id: str) -> NotFoundError:
-    return NotFoundError(f"there is no incident {str(incident_id)[:40]!a}", "See `muster incident list`")
 
 
 class Incidents:

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, cast, get_args
 
 import msgspec
 
-from engine.model.errors import SpecError
+from engine.model.errors import NotFoundError, SpecError
 
 ObjectKind = Literal["queue", "pool", "node", "workload"]
 Severity = Literal["critical", "warning", "info"]
@@ -48,8 +48,7 @@ MAX_TITLE = 160
 MAX_OBJECTS = 50
 """Objects of an incident, and label values that name nothing."""
 MAX_NOTE = 500
-REAL_TIME_MS = 3_600_000
-"""A cell whose clock is no further from the wall's runs in real time."""
+_ID = re.compile("I-([1-9][0-9]{0,10})")
 _FINGERPRINT = re.compile(r"[0-9a-f]{8,64}")
 _CRITICAL = frozenset(("critical", "crit", "page", "error", "fatal", "emergency", "high", "p1", "sev1"))
 _INFO = frozenset(("info", "information", "informational", "none", "low", "notice", "p4", "p5", "sev4", "sev5"))
@@ -373,3 +372,18 @@ class IncidentChange(msgspec.Struct, frozen=True, kw_only=True):
     """Pools whose nodes it is about."""
     own: bool = False
     """It is about an object of the incident."""
+
+
+# -- the id of an incident --------------------------------------------------------------------------------------------
+
+
+def number_of(incident_id: str) -> int:
+    """Raises NotFoundError for what is not the id of an incident."""
+    found = _ID.fullmatch(incident_id) if isinstance(incident_id, str) else None
+    if found is None:
+        raise unknown(incident_id)
+    return int(found[1])
+
+
+def unknown(incident_id: str) -> NotFoundError:
+    return NotFoundError(f"there is no incident {str(incident_id)[:40]!a}", "See `muster incident list`")

@@ -117,10 +117,9 @@ from recommender.history.metrics import (
 from runbooks.actions.catalogue import CATALOG
 from runbooks.drafts.typed_draft import DraftAsk, Drafter, DraftRun, ModelStanding
 from runbooks.gate.approval_policy import Caller, Candidate, PolicyChange, PolicyCheck, PolicyView, PolicyVote, Verdict
-from runbooks.gate.incidents import number_of
 from runbooks.gate.run_limits import Freeze, FreezeSpec
 from runbooks.plans.identity import Signed
-from runbooks.plans.incidents import Incident, IncidentChange, NewIncident
+from runbooks.plans.incidents import Incident, IncidentChange, NewIncident, number_of
 from runbooks.plans.queries import (
     AuditPage,
     AuditPart,

@@ -17,6 +17,7 @@ from console.cli.main import EXIT_CODES
 from console.client.sockets import probe
 from console.forms.settings import CellPaths, paths_in
 from tests.support.patience import PATIENCE_S, until
+from tests.support.pseudo_terminal import ASKED, read_text
 from tests.support.served import socket_folder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +37,6 @@ WORK = "id: note\nqueue: research/nlp\nestimate: 30m\nrequest: {cpu: 1, memory: 
 TRACE = "".join(f"{n} {n * 10} -1 100 2 -1 -1 2 200 -1 1 1 1 -1 1 -1 -1 -1\n" for n in range(1, 6))
 WAITS = "--id much --queue research/nlp --tasks 8 --gpus-per-task 8 --estimate 6h"
 """More GPUs than its queue has."""
-ASKED = re.compile(r"\[y/N\] |Type ([0-9a-f]{6}) to do it: ")
 
 needs_own_environment = pytest.mark.skipif(
     not (ROOT / ".venv/bin/muster").exists(), reason="`make shell` is of a checkout that `make` has set up"
@@ -72,18 +72,15 @@ class Person(NamedTuple):
             ["bash", "-c", line], cwd=self.folder, env=self.environment, stdin=theirs, stdout=theirs, stderr=theirs
         )
         os.close(theirs)
-        shown, answered = b"", 0
-        while True:
-            try:
-                shown += os.read(ours, 65_536)
-            except OSError:  # nobody has the terminal open any more
-                break
-            asked = ASKED.search(shown[answered:].decode(errors="replace"))
+        shown, answered = "", 0
+        while more := read_text(ours):
+            shown += more
+            asked = ASKED.search(shown[answered:])
             if asked:
                 answered = len(shown)
                 os.write(ours, (asked[1] or "y").encode() + b"\n")
         os.close(ours)
-        return process.wait(PATIENCE_S), shown.decode(errors="replace")
+        return process.wait(PATIENCE_S), shown
 
     def told(self, line: str) -> dict[str, object]:
         done = subprocess.run(

@@ -21,6 +21,8 @@ from tests.support.screen_model import ScreenModel
 READ_BYTES = 65_536
 _ASKED_SYNC = "\x1b[?2026$p"
 _SYNC_KNOWN = b"\x1b[?2026;2$y"
+ASKED = re.compile(r"\[y/N\] |Type ([0-9a-f]{6}) to execute: ")
+"""A question before something is done, and what must be typed where a yes is not enough."""
 _FRAME_ENDS = re.compile("(?<=\x1b\\[\\?2026l)")
 
 
@@ -187,6 +189,16 @@ class PseudoTerminal:
                     continue
         for end in (self.leader, self._follower):
             os.close(end)
+
+
+def read_text(terminal: int, seconds: float = PATIENCE_S) -> str:
+    """The next text that comes; none once no process has the terminal open. Raises TimeoutError."""
+    if not select.select([terminal], [], [], seconds)[0]:
+        raise TimeoutError(f"the terminal shows nothing more within {seconds:g} s")
+    try:
+        return os.read(terminal, READ_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def children(pid: int) -> list[int]:

@@ -15,7 +15,7 @@ from textual import on
 
 from console.actions.registry import ActionTarget
 from console.client.change_feed import in_thread
-from console.forms.filters import FilterError, parse_filter, quoted
+from console.forms.filters import parse_filter, quoted
 from console.text.terminal_text import cut, printable
 from console.tui.widgets.list_pane import ListPane, WordsPane
 from console.tui.widgets.pane import Connect, DetailPane
@@ -24,7 +24,6 @@ from console.views.lists import EVENT_HEADINGS, EventLog
 from console.views.queues import QueuePageData, fetch, queue_columns, queue_page
 from console.views.sections import Section
 from engine.model.errors import MusterError, UnreachableError
-from engine.model.queries import Term
 
 if TYPE_CHECKING:
     from console.client.protocol import Client
@@ -127,19 +126,16 @@ class EventsPane(WordsPane):
     NAME = "events"
     TAILS = True
 
-    def __init__(self, connect: Connect, log: EventLog) -> None:
-        super().__init__(connect)
+    def __init__(self, connect: Connect, log: EventLog, words: str = "") -> None:
+        """Raises FilterError."""
+        super().__init__(connect, words)
         self._log = log
-        self._terms: tuple[Term, ...] = ()
+        self._terms = parse_filter("events", words)
         self._seen = log.serial
         """Serial of the newest event when the first line was last in view."""
 
     def on_mount(self) -> None:
-        try:
-            self.filter(self.argument)
-        except FilterError as error:
-            self.filter("")
-            self.post_message(self.AskFailed(error))
+        self.filter(self._filter)
 
     @property
     def note(self) -> str:

@@ -19,8 +19,7 @@ from console.text.progress_line import TimeLeft
 from console.text.terminal_text import cut, duration, fit, printable, wrap
 from console.tui.widgets.pane import AsOf, ChartPane, Connect, DetailPane, SectionsView
 from console.views.forecast import ONE, CapacityStep, ForecastPageData, Wait, chart, measured, pages, unit_of
-from console.views.lists import meter
-from console.views.sections import Line, Section, text_line
+from console.views.sections import Line, Section, metered, text_line
 from console.views.what_if import outlook_sections, rests_on, run_line
 from engine.model.errors import MusterError, RefusedError, SpecError
 from engine.model.queries import Query
@@ -508,8 +507,8 @@ class WhatIfPane(DetailPane[WhatIfRuns]):
         return sections
 
     def _running_lines(self, run: RunStatus, width: int) -> tuple[Line, ...]:
-        bar = meter(run.progress_permille, max(4, width))
-        return Line(((bar, "bar"),)), text_line(self._far(run), "dim")
+        bar = metered(run.progress_permille, max(4, width), "bar")
+        return Line(tuple(bar)), text_line(self._far(run), "dim")
 
     @on(SectionsView.LinkChosen)
     def _chosen(self, event: SectionsView.LinkChosen) -> None:

@@ -9,17 +9,15 @@ from textual import on
 
 from console.actions.registry import ActionTarget
 from console.client.change_feed import in_thread
-from console.forms.filters import parse_filter
 from console.text.terminal_text import cut, printable
 from console.tui.widgets.list_pane import WordsPane
 from console.tui.widgets.pane import AsOf, ChartPane, Connect
 from console.tui.widgets.window_table import WindowTable
-from console.views.incidents import HEADINGS, IncidentPage, chart, incident_columns, incident_page, row_of
+from console.views.incidents import HEADINGS, IncidentPage, chart, incident_columns, incident_page, parse_words, row_of
 from console.views.lists import Window, rows_that_match
 from console.views.proposal import hanging, name_of
 from console.views.sections import Section
 from engine.model.errors import RefusedError, SpecError
-from runbooks.plans.incidents import UNCLOSED
 
 if TYPE_CHECKING:
     from console.client.protocol import Client
@@ -41,21 +39,21 @@ class IncidentsPane(WordsPane):
     TARGETS = "incident"
     EVERY_S = ASK_S
 
-    def __init__(self, connect: Connect) -> None:
-        super().__init__(connect)
+    def __init__(self, connect: Connect, words: str = "") -> None:
+        """Raises FilterError."""
+        super().__init__(connect, words)
+        parse_words(words)
 
     def on_mount(self) -> None:
-        self.filter(self.argument)
+        self.filter(self._filter)
         self.set_interval(ASK_S, self.reload_if_seen)
 
     def filter(self, text: str) -> None:
         """Show others. Raises FilterError and stays as it is when the filter cannot be read."""
-        words = text.split()
-        every = "all" in words
-        terms = parse_filter("incidents", " ".join(word for word in words if word != "all"))
-        self._filter = " ".join(words)
-        self.table.empty = f"no incident matches {self._filter}" if words else "no incident is open"
-        self.table.show(HEADINGS, partial(self._rows, terms, every))
+        terms, states = parse_words(text)
+        self._filter = " ".join(text.split())
+        self.table.empty = f"no incident matches {self._filter}" if self._filter else "no incident is open"
+        self.table.show(HEADINGS, partial(self._rows, terms, states))
 
     @property
     def as_of(self) -> AsOf | None:
@@ -71,10 +69,10 @@ class IncidentsPane(WordsPane):
         row = self.table.cursor_row
         return (ActionTarget(row.id, row.state),) if row is not None else ()
 
-    def _rows(self, terms: tuple[Term, ...], every: bool, offset: int, limit: int) -> Window:
+    def _rows(self, terms: tuple[Term, ...], states: tuple[str, ...], offset: int, limit: int) -> Window:
         """Called on a thread."""
         client = self.connect()
-        found = client.incidents(() if every else UNCLOSED, MAX_ROWS)
+        found = client.incidents(states, MAX_ROWS)
         now_ms = client.health().now_ms
         rows = [row_of(each, now_ms) for each in found]
         kept = rows_that_match(rows, HEADINGS, terms)

@@ -11,6 +11,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from rich.cells import cell_len
+from rich.segment import Segments
 from rich.style import Style
 from textual import events
 from textual._compositor import Compositor
@@ -23,7 +24,7 @@ from textual.message import Message
 from textual.reactive import Reactive
 from textual.screen import Screen, ScreenResultType
 from textual.scroll_view import ScrollView
-from textual.scrollbar import ScrollBar
+from textual.scrollbar import ScrollBar, ScrollBarRender
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -259,8 +260,21 @@ class PlainLines(Widget):
         return strip
 
 
+class ThinBar(ScrollBarRender):
+    """Half a cell wide, so that no text beside it runs into it."""
+
+    @classmethod
+    def render_bar(cls, *arguments: Any, back_color: Color, bar_color: Color, **named: Any) -> Segments:
+        thumb = Style(color=bar_color, bgcolor=back_color, meta={"@mouse.down": "grab"})
+        rows = super().render_bar(*arguments, back_color=back_color, bar_color=bar_color, **named).segments
+        held = [style is not None and style.meta.get("@mouse.down") == "grab" for _, style, _ in rows]
+        return Segments([drawn("▐", thumb) if grab else row for grab, row in zip(held, rows, strict=True)], True)
+
+
 class PlainBar(ScrollBar, PlainLines):
     """Has a line for each line beside it."""
+
+    renderer = ThinBar
 
 
 class PlacedScroll(ScrollView, PlainLines):

@@ -249,12 +249,14 @@ def top_bar(
         return [*spans, *_narrow(health, at_ms, read_only=read_only, retrying=retrying)]
     spans.append((f"  {timestamp(at_ms, date=width >= 100)} UTC", "top"))
     spans.append((_pace(health), "caution" if health.paused else "off"))
-    spans.append((f"  v{version:,}", "off"))
-    spans.append((" ✗ retrying ", "alarm") if retrying else (" ● connected", "off"))
+    brief = others[0] and width < WIDE
+    spans.append(("" if brief else f"  v{version:,}", "off"))
+    spans.append(("  " if retrying else " ", "off"))
+    spans.append((" ✗ retrying ", "alarm") if retrying else ("●" if brief else " ● connected", "off"))
     if health.incidents:
-        spans.append((f"  ▲ {health.incidents:,} {plural('incident', health.incidents)}", "caution"))
+        spans += [("  ", "off"), (f" ▲ {health.incidents:,} {plural('incident', health.incidents)} ", "caution")]
     if health.journal_error:
-        spans.append(("  ✗ journal ", "alarm"))
+        spans += [("  ", "off"), (" ✗ journal ", "alarm")]
     elif width >= 110 and not others[0]:
         spans.append((f"  engine {printable(health.software)} pid {health.pid}", "off"))
     if read_only:

@@ -400,8 +400,8 @@ class SectionsView(PlacedScroll, can_focus=True, inherit_bindings=False):
 def _head(section: Section, width: int) -> Line:
     beside = "; ".join(filter(None, (section.note, section.keys)))
     note = cut(beside, max(0, width - cell_len(section.title) - 3))
-    rule = width - cell_len(section.title) - cell_len(note) - 2
-    return Line(((section.title, "head"), (" " + "─" * rule + " ", "rule"), (note, "dim")))
+    rule = " " + "─" * (width - cell_len(section.title) - cell_len(note) - (2 if note else 1))
+    return Line(((section.title, "head"), (rule + " " if note else rule, "rule"), (note, "dim")))
 
 
 D = TypeVar("D")

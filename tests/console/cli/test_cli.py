@@ -49,6 +49,7 @@ from runbooks.actions.catalogue import CATALOG
 from runbooks.actions.declaration import ORDERS, POLICIES
 from runbooks.plans.typed_plan import ActionName
 from tests.support.patience import PATIENCE_S
+from tests.support.pseudo_terminal import ASKED, read_text
 from tests.support.served import HOUR_MS, gpu_job, running_loop, served_on_unix, socket_folder
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -292,12 +293,12 @@ def test_an_approved_action_is_done_and_its_ids_are_the_output(
 @pytest.mark.parametrize(
     ("action", "typed", "code"),
     [
-        ("node cordon", b"y\n", 0), ("node cordon", b"n\n", 4), ("node cordon", b"\n", 4),
-        ("node cordon", b"\x04", 4),
-        ("cancel", b"DIGEST\n", 0), ("cancel", b"y\n", 4), ("cancel", b"\n", 4), ("cancel", b"\x04", 4),
+        ("node cordon", "y\n", 0), ("node cordon", "n\n", 4), ("node cordon", "\n", 4),
+        ("node cordon", "\x04", 4),
+        ("cancel", "DIGEST\n", 0), ("cancel", "y\n", 4), ("cancel", "\n", 4), ("cancel", "\x04", 4),
     ],
 )  # fmt: skip
-def test_on_a_terminal_it_asks_and_only_yes_is_yes(loop: EngineLoop, action: str, typed: bytes, code: int) -> None:
+def test_on_a_terminal_it_asks_and_only_yes_is_yes(loop: EngineLoop, action: str, typed: str, code: int) -> None:
     with served_on_unix(loop) as path:
         client = RemoteClient(str(path))
         client.command(Submit(workloads=(gpu_job("first"),)))
@@ -318,11 +319,11 @@ def test_on_a_terminal_it_asks_and_only_yes_is_yes(loop: EngineLoop, action: str
         ]
         process = subprocess.Popen(command, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs)
         os.close(theirs)
-        said = b""
-        while not (asked := re.search(rb"\[y/N\] |Type ([0-9a-f]{6}) to do it: ", said)):
-            said += os.read(ours, 4096)
+        said = ""
+        while not (asked := ASKED.search(said)):
+            said += read_text(ours)
         assert (asked[1] is None) == (action == "node cordon"), "what disrupts is not confirmed by one key"
-        os.write(ours, typed.replace(b"DIGEST", asked[1] or b""))
+        os.write(ours, typed.replace("DIGEST", asked[1] or "").encode())
         assert process.wait(PATIENCE_S) == code
         os.close(ours)
         found = client.node(target).state if action == "node cordon" else client.workload(target).state

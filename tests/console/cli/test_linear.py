@@ -275,7 +275,7 @@ def test_a_curve_is_said_in_numbers_and_leads_to_the_others() -> None:
     )
     assert any(line.text.startswith("p95:") for line in said)
     assert "curve queue:batch age 6h" in [line.link for line in said]
-    assert not any("─" in line.text or "░" in line.text for line in said)
+    assert not any("─" in line.text or "⡂" in line.text for line in said)
 
 
 def test_the_end_of_what_work_writes_is_said_as_a_quotation() -> None:

@@ -164,6 +164,16 @@ async def test_the_first_line_says_who_else_is_on_the_same_thing() -> None:
         await until(pilot, lambda: ("node", "node n0001", "looks") in client.places)
 
 
+async def test_at_80_columns_too_it_is_read_whole_who_else_is_on_an_incident() -> None:
+    client = FakeClient()
+    client.here = (here("person:alice", "incident I-1", doing="decides"),)
+    app = MusterApp(lambda: client)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "1 other here " in top(app))
+        app.steering.follow("incident I-1")
+        await until(pilot, lambda: "alice deciding on this " in top(app))
+
+
 def top(app: MusterApp) -> str:
     """The first line of the screen."""
     return app.screen._compositor.render_strips()[0].text

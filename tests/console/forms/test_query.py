@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from console.actions.line_completion import values, wanted_value
 from console.forms.filters import ALIASES, VALUES, FilterError, complete, matches, parse_filter, parse_sort, parse_view
+from console.views.proposal import state_word
 from engine.model.queries import Term
 from engine.reads import pending_reasons
+from runbooks.plans.typed_plan import State
 from tests.console.fake_client import FakeClient
 
 
@@ -98,6 +102,16 @@ def test_every_reason_the_engine_gives_can_be_asked_for() -> None:
     tokens = {value for name, value in vars(pending_reasons).items() if name.isupper() and isinstance(value, str)}
     assert set(VALUES["workloads", "reason"]) == tokens
     assert parse_filter("workloads", "reason:suspended") == (Term("reason", "=", "Suspended"),)
+
+
+def test_states_of_proposals_are_the_words_that_stand_on_the_screen() -> None:
+    assert set(VALUES["proposals", "state"]) == {state_word(state) for state in get_args(State)}
+    assert parse_filter("proposals", "state:rolled_back,cancelled") == (
+        Term("state", "=", "rolled back"),
+        Term("state", "=", "withdrawn"),
+    )
+    with pytest.raises(FilterError, match="no state is called 'pausd'"):
+        parse_filter("proposals", "state:pausd")
 
 
 def test_modes_and_bursts_of_queues_are_closed_sets() -> None:

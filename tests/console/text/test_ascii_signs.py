@@ -21,7 +21,7 @@ def test_a_terminal_that_has_everything_gets_it_as_it_is(encoding: str) -> None:
 def test_whatever_is_drawn_can_be_written_and_keeps_its_width(encoding: str | None) -> None:
     signs = signs_for(encoding)
     assert signs is not None
-    for text in ("█▓▒·━┄ ┌─┐ ✗ ● ◇ ▲ ↵ › … ×4", "日本 завтра é \U0001f600", "\x1b[1;1H\x1b[38;5;12mred\x1b[0m"):
+    for text in ("█▓▒·━┄⠁⡪⣿ ┌─┐ ✗ ● ◇ ▲ ↵ › … ×4", "日本 завтра é \U0001f600", "\x1b[1;1H\x1b[38;5;12mred\x1b[0m"):
         written = text.translate(signs)
         written.encode("ascii" if encoding in (None, "no-such-set") else encoding)
         assert cell_len(written) == cell_len(text)
@@ -30,7 +30,7 @@ def test_whatever_is_drawn_can_be_written_and_keeps_its_width(encoding: str | No
 def test_full_and_empty_and_every_state_stay_apart() -> None:
     signs = signs_for("ascii")
     assert signs is not None
-    for apart in ("█▓·", "━┄", "✗●◇▲", "✓✗", "○●", "↑↓", "█▒░╳+o·=:"):
+    for apart in ("━═≡╱┄◇", "⡂⡪⣿", "⠤⡂", "✗●◇▲", "✓✗", "○●", "↑↓", "█▒░╳+o·=:"):
         assert len(set(apart.translate(signs))) == len(apart), apart
 
 

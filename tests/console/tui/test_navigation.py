@@ -262,6 +262,8 @@ async def test_bookmarks_are_kept_listed_gone_to_and_taken_away(tmp_path: Path) 
     ("typed", "says"),
     [
         ("bookmark nodes", "is a command"),
+        ("bookmark stuck = workloads state:queued tenat:ml", " " * 43 + "^^^^^ workloads have no column 'tenat'"),
+        ("bookmark b = audit type:vote who~al", "the audit takes one value of a column, whole"),
         *(
             pytest.param(*each, marks=pytest.mark.thorough)
             for each in (
@@ -301,8 +303,8 @@ async def test_a_lost_console_is_gone_on_from_and_a_left_one_is_not(tmp_path: Pa
         app.exit()  # as when the terminal is gone: nobody has pressed q
     app = begun()
     async with app.run_test(size=(120, 30), notifications=True) as pilot:
+        await until(pilot, lambda: "restored where you were" in notes(pilot))
         await until(pilot, at(pilot, f"workloads › {row}"))
-        assert "restored where you were" in notes(pilot)
         await press(pilot, "escape")
         await until(pilot, lambda: "100 of 500" in line(pilot, "title") and has_rows(pilot))
         await until(pilot, lambda: here(pilot).table.cursor_row.id == row)  # type: ignore[union-attr]

@@ -123,7 +123,7 @@ def test_waits_are_a_line_and_a_band_whose_peaks_no_step_hides(loop: EngineLoop)
     assert curve.step_ms == 15 * MINUTE
     shown = text(curve_chart(curve, 78, 9), curve_numbers(curve, 78))
     assert "Wait of what started, queue a" in shown
-    assert "░ up to p95" in shown
+    assert "⡂ up to p95" in shown
     [p50, p95] = [line.split("  ") for line in shown.splitlines() if line.lstrip().startswith(("p50 ", "p95 "))]
     assert [part.strip() for part in p95 if part.strip()][4] == "59m", "3590 s, one minute beside the peak"
     assert [part.strip() for part in p50 if part.strip()][4] == "9m 58s"
@@ -157,7 +157,7 @@ def test_what_varies_little_is_not_a_slab_and_says_where_it_begins(loop: EngineL
     curve = read(measured(loop), "queue:a cost 1h")
     section = curve_chart(curve, 78, 9)
     assert "from $4,080/h up" in section.note
-    rows = {row for row, line in enumerate(section.lines) if any("╭" in part or "╮" in part for part, _ in line.spans)}
+    rows = {row for row, line in enumerate(section.lines[:9]) if any(tone == "bar" for _, tone in line.spans)}
     assert len(rows) > 3
     assert "from" not in curve_chart(read(measured(loop), "queue:a started"), 78, 9).note, "counts begin at 0"
 

@@ -41,7 +41,7 @@ def test_an_answer_to_what_has_moved_is_told_who_was_first_and_when() -> None:
     assert what_moved(shown, shown, ("awaiting",)) == ""
     done = msgspec.structs.replace(shown, state="verified", votes=voted()[:1])
     assert what_moved(shown, done, ("awaiting",)) == (
-        "P-1 is verified, approved by bob at 12:00:00 UTC: no answer is needed any more"
+        "P-1 is verified, approved by bob at 12:00:00 UTC (wall): no answer is needed any more"
     )
     other = msgspec.structs.replace(shown, digest="00" * 32)
     assert "has a new plan" in what_moved(shown, other, ("awaiting",))

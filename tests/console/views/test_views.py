@@ -9,7 +9,6 @@ from rich.cells import cell_len
 from console.actions.line_completion import complete_line
 from console.actions.registry import ACTIONS, SCREENS, ActionTarget, Context, actions, footer, parse_command
 from console.forms.filters import FilterError, parse_filter
-from console.text.charts import graph, shrink
 from console.tui.widgets.frame import lost_banner, top_bar
 from console.views.cell_overview import OverviewData, overview_columns
 from console.views.lists import EventLog, ListView, meter, summary
@@ -87,13 +86,6 @@ def test_meter_never_hides_a_little_and_never_overflows() -> None:
     assert meter(375, 4) == "━╸┄┄"
     assert meter(999, 4) == "━━━╸", "only a whole is full"
     assert meter(5_000, 4) == "━━━━"
-
-
-def test_graph_and_shrink() -> None:
-    assert graph([0, 500, 1000], 1, 1000) == [" ▄█"]
-    assert graph([1000], 2, 1000) == ["█", "█"]
-    assert shrink([1, 3, 5, 7], 2) == [2, 6]
-    assert shrink([1, 2], 10) == [1, 2]
 
 
 def test_header_says_cell_clock_speed_version_and_whether_one_may_act() -> None:

@@ -107,8 +107,8 @@ def test_the_shell_shows_it_at_80_columns(loop: EngineLoop, capsys: pytest.Captu
 
 def test_a_bar_is_as_long_as_its_p90() -> None:
     hour = HourAhead(at_ms=0, p10=2.0, p50=5.0, p90=10.0)
-    assert bar(hour, 10.0, 10) == "██▓▓▓░░░░░"
-    assert bar(hour, 20.0, 10) == "█▓░░░"
+    assert bar(hour, 10.0, 10) == "━━═══┄┄┄┄┄"
+    assert bar(hour, 20.0, 10) == "━═┄┄┄"
     assert bar(HourAhead(at_ms=0, p10=0.0, p50=0.0, p90=0.0), 10.0, 10) == ""
 
 

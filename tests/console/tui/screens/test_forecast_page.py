@@ -56,7 +56,7 @@ def test_the_chart_fits_and_has_past_band_limit_now_and_boot(width: int) -> None
     drawn = ["".join(part for part, _ in line.spans) for line in section.lines]
     assert max(map(cell_len, drawn)) <= width
     whole = "\n".join(drawn)
-    for sign in ("░", "▒", "═", "│", "─"):
+    for sign in ("⡂", "⡪", "╌", "│", "─"):
         assert sign in whole
     assert "┊" in "\n".join(drawn[:9])
     assert "capacity 64" in whole
@@ -67,7 +67,7 @@ def test_before_the_forecast_the_past_is_drawn() -> None:
     [section] = chart(known(), None, Wait(since_s=3), 80, 9)
     assert "making the forecast, 3 s, esc stops" in section.note
     assert "─" in text([section])
-    assert "░" not in text([section])
+    assert "⡂" not in text([section])
     [section] = chart(known(past=()), None, Wait(problem="no measurements yet of pool h100"), 80, 9)
     assert "no measurements yet of pool h100" in text([section])
 
@@ -126,7 +126,7 @@ async def test_another_subject_is_chosen_on_the_page_and_kept_as_its_place() -> 
     client = FakeClient()
     async with console(client, start="overview", size=(140, 40)) as pilot:
         await press(pilot, "8")
-        await until(pilot, lambda: "░" in shown(pilot) and "Subject" in shown(pilot))
+        await until(pilot, lambda: "p10 to p90" in shown(pilot) and "Subject" in shown(pilot))
         assert page(pilot).as_of is not None
         await press(pilot, "right")
         view = page(pilot)._right
@@ -168,7 +168,7 @@ async def test_escape_stops_waiting_and_r_asks_again() -> None:
             assert page(pilot).NAME == "forecast", "the first Back stops, the next leaves"
             client.gate.set()
             await press(pilot, "r")
-            await until(pilot, lambda: "░" in shown(pilot))
+            await until(pilot, lambda: "p10 to p90" in shown(pilot))
             assert client.asked == 2
     finally:
         client.gate.set()

@@ -184,6 +184,30 @@ def test_the_shell_lists_shows_and_does_the_same(made: Cell, muster: Callable[..
     assert "closed" in muster(bob, "incident", "list", "--all")[1]
 
 
+def test_shell_and_page_filter_incidents_alike(made: Cell, muster: Callable[..., tuple[int, str, str]]) -> None:
+    alice = made.of(ALICE)
+    for text, found in (("severity:critical objects~b", True), ("severity:info", False), ("state:closed", False)):
+        assert ("I-1" in muster(alice, "incident", "list", "-f", text)[1]) is found
+        assert bool(json.loads(muster(alice, "incident", "list", "-f", text, "--json")[1])) is found
+    code, _, why = muster(alice, "incident", "list", "-f", "all stat:open")
+    assert code == 2
+    assert "filter, character 5: incidents have no column 'stat'\n  Did you mean state?" in why
+    alice.claim_incident("I-1")
+    alice.close_incident("I-1", "queue b was held")
+    assert "I-1" in muster(alice, "incident", "list", "-f", "state:closed")[1], "a state asks for those too"
+
+
+async def test_the_list_of_incidents_is_filtered_by_the_key_of_every_list(made: Cell) -> None:
+    async with shown(made.of(ALICE), "incidents", size=(120, 20)) as pilot:
+        await until(pilot, lambda: "I-1" in on_screen(pilot))
+        await press(pilot, "slash")
+        await write(pilot, "stat:open")
+        await until(pilot, lambda: "incidents have no column 'stat'. Did you mean state?" in on_screen(pilot))
+        await write(pilot, "state:closed")
+        await press(pilot, "enter")
+        await until(pilot, lambda: "no incident matches state:closed" in on_screen(pilot))
+
+
 def test_opened_by_hand_with_an_object_that_must_be_there(
     made: Cell, muster: Callable[..., tuple[int, str, str]]
 ) -> None:

@@ -98,13 +98,13 @@ def test_what_has_no_line_of_its_own_is_counted() -> None:
 
 
 def test_a_bar_tells_its_parts_apart_without_colour() -> None:
-    assert "".join(text for text, _ in bar([(USED, 50), (BORROWED, 25), (IDLE, 25)], 8)) == "████▓▓··"
-    assert "".join(text for text, _ in bar([(USED, 1), (IDLE, 10**9)], 5)) == "▏····", "what is there shows"
-    assert "".join(text for text, _ in bar([(USED, 10**9), (IDLE, 1)], 5)) == "████▉", "and so does what is not"
-    assert "".join(text for text, _ in bar([(USED, 45), (IDLE, 55)], 5)) == "██▎··"
-    assert "".join(text for text, _ in bar([(USED, 9)], 5)) == "█████"
+    assert "".join(text for text, _ in bar([(USED, 50), (BORROWED, 25), (IDLE, 25)], 8)) == "━━━━══┄┄"
+    assert "".join(text for text, _ in bar([(USED, 1), (IDLE, 10**9)], 5)) == "╸┄┄┄┄", "what is there shows"
+    assert "".join(text for text, _ in bar([(USED, 10**9), (IDLE, 1)], 5)) == "━━━━╸", "and so does what is not"
+    assert "".join(text for text, _ in bar([(USED, 45), (IDLE, 55)], 5)) == "━━┄┄┄"
+    assert "".join(text for text, _ in bar([(USED, 9)], 5)) == "━━━━━"
     assert "".join(text for text, _ in bar([], 4)) == "    "
-    assert "".join(text for text, _ in bar([(USED, 3), (BORROWED, 2), (IDLE, 1)], 2)) == "█▓"
+    assert "".join(text for text, _ in bar([(USED, 3), (BORROWED, 2), (IDLE, 1)], 2)) == "━═"
     parts = {part.word: amount for part, amount in quota_parts(80, 60, 30, 0, 10)}
     assert parts == {"used": 50, "borrowed": 20, "burst": 10, "lent": 0, "idle": 10}
 
@@ -120,7 +120,7 @@ def test_the_fleet_is_divided_by_what_its_capacity_does() -> None:
     )  # fmt: skip
     left, _ = overview_columns(OverviewData(view), 80)
     told = texts([named(left, "Fleet")])
-    assert set(told[0]) == set("█▓▒·◇xo")
+    assert set(told[0]) == set("━═≡┄◇xo")
     words = " ".join(told[1:])
     for amount in ("30 used", "6 borrowed", "4 burst", "8 idle", "8 excluded", "16 down", "8 booting", "10 spot nodes"):
         assert amount in words, words

@@ -433,7 +433,7 @@ async def test_who_may_not_approve_alone_is_told_before_being_asked(monkeypatch:
         pilot.app.steering.run("cordon node-00001")  # type: ignore[attr-defined]
         await read_to_the_end(pilot)
         await press(pilot, "y")
-        await until(pilot, lambda: "P-2 is open for votes until 12:10:00 UTC" in notes(pilot))
+        await until(pilot, lambda: "P-2 is open for votes until 12:10:00 UTC (wall)" in notes(pilot))
         assert client.approved == []
 
 
@@ -521,7 +521,10 @@ def test_words_of_the_audit_filter() -> None:
     found = parse_words("P-3 actor:alice exec")
     assert (found.proposal, found.actor, found.type) == ("P-3", "person:alice", "exec")
     assert parse_words("actor:unix:1000").actor == "unix:1000"
-    for text, start in (("type:exec P-x", 10), ("proposal:3", 0), ("exec vote", 5)):
+    assert parse_words("since:2h who:bob", 10_000_000).since_ms == 2_800_000
+    for text, start in (
+        ("type:exec P-x", 10), ("proposal:3", 0), ("exec vote", 5), ("P-3 tenant:ml", 4), ("actor:a*", 0), ("!exec", 0)
+    ):  # fmt: skip
         with pytest.raises(FilterError) as caught:
             parse_words(text)
         assert caught.value.start == start
@@ -615,6 +618,14 @@ def test_a_row_counts_votes_that_count_and_tells_the_time_left() -> None:
     assert row.cells[5][0] == "2/3"
     assert row.cells[6] == ("2m", "warn")
     assert list_row(proposal(state="verified"), NOW_MS).cells[6][0] == ""
+
+
+def test_when_people_acted_is_told_by_the_wall_clock_and_says_so() -> None:
+    """The cell has a clock of its own: a bare time on the same page is of that one."""
+    lines = text_of([vote_section(proposal(tier="T3", votes=voted()), 140, "person:bob")])
+    times = [text[found.start() :] for text in lines if (found := re.search(r"\d\d:\d\d:\d\d", text))]
+    assert times
+    assert all(re.match(r"\d\d:\d\d:\d\d UTC \(wall\)", time) for time in times)
 
 
 def test_votes_say_what_does_not_count_and_what_one_account_means() -> None:

@@ -86,9 +86,9 @@ def test_the_bar_tells_own_borrowed_and_lent_apart(client: LocalClient) -> None:
     view = ListView.of("queues")
     at = [column.name for column in view.columns].index("quota_use")
     bars = {row.id: row.cells[at][0] for row in tree(client).rows}
-    assert bars["lab/a"].startswith("███████▓▓▓▓▓▓▓")
-    assert set(bars["lab/b"].split()[0]) == {"╱", "·"}, "half of it is lent"
-    assert bars["lab"].startswith("█")
+    assert bars["lab/a"].startswith("━━━━━━━═══════")
+    assert set(bars["lab/b"].split()[0]) == {"╱", "┄"}, "half of it is lent"
+    assert bars["lab"].startswith("━")
     assert bars["loose"] == "no quota", "of all pools together"
 
 
@@ -117,7 +117,7 @@ def words(client: Any, name: str, width: int = 70) -> str:
 def test_a_queue_tells_its_quota_who_lends_its_burn_and_who_waits_and_why(client: LocalClient) -> None:
     told = words(client, "lab/a")
     assert "16 of 8, 8 borrowed" in told
-    assert "▓ lab/a" in told
+    assert "═ lab/a" in told
     assert "borrows 8 GPU" in told
     assert "╱ lab/b" in told
     assert "lends 8 GPU" in told
