@@ -147,7 +147,9 @@ class _Past:
         yield 0, 8 * 60 + 25, lambda: self._cordon("h100-8x", "firmware of their leaf switches, done by 09:00", 0.2)
 
     def _name_people(self) -> None:
-        policy = msgspec.structs.replace(SOLO, name="demo", version=1, people=PEOPLE)
+        # Room for the first drain a newcomer tries, although colleagues have just cordoned a rack of a small cell.
+        limits = msgspec.structs.replace(SOLO.limits, nodes_least=2 * SOLO.limits.nodes_least)
+        policy = msgspec.structs.replace(SOLO, name="demo", version=1, people=PEOPLE, limits=limits)
         candidate = self._policies.propose(THIS_ACCOUNT, PolicyChange(text=text_of(policy)))
         self._policies.vote(THIS_ACCOUNT, PolicyVote(candidate=candidate.id, digest=candidate.digest))
 
@@ -157,8 +159,7 @@ class _Past:
         nodes = [node.id for node in self._cell.nodes if node.pool == pool]
         racks = max(1, int(share * len(nodes)) // rack.rack_nodes)
         most = max(SOLO.limits.nodes_least, len(nodes) * SOLO.limits.nodes_permille // 1000)
-        # Less than the hour's limit, so that the first drain a newcomer tries is not refused.
-        out = nodes[-min(racks * rack.rack_nodes, most - 1) :]
+        out = nodes[-min(racks * rack.rack_nodes, most) :]
         self._carried_out(FEMI, DANA, asks("cordon", out, reason))
         self._outages.append(PoolOutage(pool, len(out), self._engine.now_ms, START_MS))
 

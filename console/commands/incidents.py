@@ -12,7 +12,7 @@ from console.commands.show import tell_lines, write_json, write_lines
 from console.text.plain_tables import table
 from console.text.terminal_text import cut, printable
 from console.views.incidents import HEADINGS, chart, incident_columns, incident_page, parse_words, row_of
-from console.views.lists import rows_that_match
+from console.views.lists import none_found, rows_that_match
 from console.views.proposal import name_of
 from console.views.sections import section_lines
 from runbooks.plans.incidents import NewIncident
@@ -40,11 +40,11 @@ def list_(arguments: argparse.Namespace) -> None:
         return
     rows = [[cut(text, CELL) for text, _ in row.cells] for row in kept]
     titles = [heading.title for heading in HEADINGS]
-    write_lines(table(titles, rows, [heading.right for heading in HEADINGS]) if rows else [_none(arguments)])
-
-
-def _none(arguments: argparse.Namespace) -> str:
-    return f"no incident matches {printable(arguments.filter)}" if arguments.filter else "no incident is open"
+    write_lines(
+        table(titles, rows, [heading.right for heading in HEADINGS])
+        if rows
+        else [none_found("incidents", printable(arguments.filter))]
+    )
 
 
 def show(arguments: argparse.Namespace) -> None:

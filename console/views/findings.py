@@ -140,7 +140,7 @@ def of_incidents(open_: int, named: Sequence[Incident] = ()) -> Iterator[Overvie
         return
     for each in named[:open_]:
         tone = "info" if each.owner else "bad" if each.severity == "critical" else "warn"
-        who = f", {each.owner.removeprefix('person:')} has it" if each.owner else ", nobody has it"
+        who = f", claimed by {each.owner.removeprefix('person:')}" if each.owner else ", nobody has it"
         text = f"{each.id}{who}: {each.title}"
         urgency = _SOON if each.owner else _FIRST
         yield OverviewFinding(urgency, "▲", tone, text, f"incident {printable(each.id)}", "incident")

@@ -25,10 +25,16 @@ WIDTH = 80
 BAR = 22
 FULL, LIKELY, MAYBE = "━", "═", "┄"
 """Signs up to p10, up to p50, up to p90."""
+NOT_YET = (
+    "no forecast yet: no whole hour of this has been measured. It comes by itself after the first; "
+    "muster history import brings in what was measured elsewhere"
+)
 
 
 def forecast_lines(view: Forecast, width: int = WIDTH) -> list[str]:
     """Hour by hour, with what it rests on and how such forecasts have held."""
+    if not view.known_hours:
+        return wrap(NOT_YET, width)
     return [*forecast_head(view, width), "", *bars(view, width), "", *forecast_skill(view)]
 
 
@@ -173,9 +179,9 @@ def chart(known: ForecastPageData, found: Forecast | None, wait: Wait, width: in
     ready."""
     points = _points(known, found)
     if not points:
-        return [
-            Section(_forecast_title(known), (text_line(_nothing(wait), "warn" if wait.problem else "dim"),), known.unit)
-        ]
+        tone = "warn" if wait.problem else "dim"
+        told = tuple(text_line(line, tone) for line in wrap(_nothing(wait), max(width, 20)))
+        return [Section(_forecast_title(known), told, known.unit)]
     lows, mids, highs = (tuple(point[i] for point in points) for i in (1, 2, 3))
     most = max((value for value in (*mids, *highs) if value is not None), default=0)
     limit = known.there_is if known.there_is is not None and known.there_is <= FAR * max(1, most) else None

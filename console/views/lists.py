@@ -199,6 +199,25 @@ class ListView:
         return self.order[0] if self.sort else ("", False)
 
 
+NOTHING_YET = {
+    "workloads": "no workloads yet: muster submit work.yaml, or muster submit --help",
+    "nodes": "no nodes yet: muster cell define cell.yaml",
+    "queues": "no queues yet: muster cell define cell.yaml",
+    "pools": "no pools yet: muster cell define cell.yaml",
+    "orders": "no orders yet: nodes that are ordered for a pool stand here until they come",
+    "reservations": "no reservations yet: muster node reserve keeps nodes for work that comes",
+    "events": "no events yet: what happens to work, nodes and queues is listed here",
+    "proposals": "no proposals yet: what a capital letter asks for, as D on a node, stands here",
+    "incidents": "no incident is open: an alert opens one, or muster incident open TITLE",
+}
+"""What a list says that has no rows: what will be there, and what brings it there."""
+
+
+def none_found(page: str, filter_text: str) -> str:
+    """What a list without rows says."""
+    return f"no {page} match {filter_text}" if filter_text else NOTHING_YET[page]
+
+
 def every_column(kind: Kind) -> dict[str, Column]:
     """All that can be shown of a kind, by name."""
     share = (SHARE,) if kind == "queues" else ()

@@ -94,6 +94,12 @@ def _brief(each: Recommendation, view: Recommendations, which_engine: Sequence[s
     return lines
 
 
+def nothing_found(width: int) -> tuple[Line, ...]:
+    """What stands where suggestions would."""
+    text = "nothing stands out. Waits, idle or broken nodes, quotas and spending that do are listed here, with a remedy"
+    return tuple(text_line(line, "dim") for line in wrap(text, width))
+
+
 # --- parts
 
 

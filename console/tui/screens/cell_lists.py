@@ -20,7 +20,7 @@ from console.text.terminal_text import cut, printable
 from console.tui.widgets.list_pane import ListPane, WordsPane
 from console.tui.widgets.pane import Connect, DetailPane
 from console.tui.widgets.window_table import WindowTable
-from console.views.lists import EVENT_HEADINGS, EventLog
+from console.views.lists import EVENT_HEADINGS, EventLog, none_found
 from console.views.queues import QueuePageData, fetch, queue_columns, queue_page
 from console.views.sections import Section
 from engine.model.errors import MusterError, UnreachableError
@@ -163,7 +163,7 @@ class EventsPane(WordsPane):
         """Show other events. Raises FilterError and stays as it is when the filter cannot be read."""
         self._terms = parse_filter("events", text)
         self._filter = " ".join(text.split())
-        self.table.empty = f"no events match {self._filter}" if self._filter else "no events yet"
+        self.table.empty = none_found("events", self._filter)
         fetch = partial(self._log.window, self._terms)
         self.table.show(EVENT_HEADINGS, fetch, grows_at_top=True)
 

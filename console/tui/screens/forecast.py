@@ -18,7 +18,7 @@ from console.client.change_feed import in_thread
 from console.text.progress_line import TimeLeft
 from console.text.terminal_text import cut, duration, fit, printable, wrap
 from console.tui.widgets.pane import AsOf, ChartPane, Connect, DetailPane, SectionsView
-from console.views.forecast import ONE, CapacityStep, ForecastPageData, Wait, chart, measured, pages, unit_of
+from console.views.forecast import NOT_YET, ONE, CapacityStep, ForecastPageData, Wait, chart, measured, pages, unit_of
 from console.views.sections import Line, Section, metered, text_line
 from console.views.what_if import outlook_sections, rests_on, run_line
 from engine.model.errors import MusterError, RefusedError, SpecError
@@ -153,6 +153,8 @@ class ForecastPane(ChartPane[ForecastPageData]):
             problem = ""
         except MusterError as error:
             found, problem = None, str(error)
+        if found is not None and not found.known_hours:
+            found, problem = None, NOT_YET
         if asked == self._asked:
             self._making = None
             self._of, self._found, self._wait = asked, found, Wait(problem=problem)

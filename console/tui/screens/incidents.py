@@ -14,7 +14,7 @@ from console.tui.widgets.list_pane import WordsPane
 from console.tui.widgets.pane import AsOf, ChartPane, Connect
 from console.tui.widgets.window_table import WindowTable
 from console.views.incidents import HEADINGS, IncidentPage, chart, incident_columns, incident_page, parse_words, row_of
-from console.views.lists import Window, rows_that_match
+from console.views.lists import Window, none_found, rows_that_match
 from console.views.proposal import hanging, name_of
 from console.views.sections import Section
 from engine.model.errors import RefusedError, SpecError
@@ -52,7 +52,7 @@ class IncidentsPane(WordsPane):
         """Show others. Raises FilterError and stays as it is when the filter cannot be read."""
         terms, states = parse_words(text)
         self._filter = " ".join(text.split())
-        self.table.empty = f"no incident matches {self._filter}" if self._filter else "no incident is open"
+        self.table.empty = none_found("incidents", self._filter)
         self.table.show(HEADINGS, partial(self._rows, terms, states))
 
     @property

@@ -28,7 +28,7 @@ from console.views.decision_needs import (
     unverified,
     waiting_step,
 )
-from console.views.lists import Window, rows_that_match
+from console.views.lists import Window, none_found, rows_that_match
 from console.views.proposal import (
     LIST_HEADINGS,
     SHOWN_STATES,
@@ -43,6 +43,7 @@ from console.views.suggestions import (
     found_lines,
     found_sections,
     list_line,
+    nothing_found,
     suggestion_sections,
 )
 from engine.model.errors import MusterError, RefusedError
@@ -116,7 +117,7 @@ class ProposalsPane(WordsPane):
         """Show others. Raises FilterError and stays as it is when the filter cannot be read."""
         self._terms = parse_filter("proposals", text)
         self._filter = " ".join(text.split())
-        self.table.empty = f"no proposals match {self._filter}" if self._filter else "no proposals yet"
+        self.table.empty = none_found("proposals", self._filter)
         self.table.show(headings(self.size.width), self._rows)
 
     def _rows(self, offset: int, limit: int) -> Window:
@@ -430,7 +431,7 @@ class RecommendationsPane(DetailPane[Recommendations]):
             if self._shown and explained:
                 return explained, []
             explained = []
-        left = [Section("Found", self._lines(detail.open, width) or (text_line("nothing", "dim"),), "GPU-hours a day")]
+        left = [Section("Found", self._lines(detail.open, width) or nothing_found(width), "GPU-hours a day")]
         if detail.aside:
             left.append(Section("Dismissed", self._lines(detail.aside, width), "rejected, or acted on"))
         if detail.followed:

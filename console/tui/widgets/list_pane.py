@@ -32,6 +32,7 @@ from console.views.lists import (
     Window,
     curve_of_row,
     every_column,
+    none_found,
     summary,
 )
 from engine.model.errors import MusterError, RefusedError
@@ -316,7 +317,7 @@ class ListPane(TablePane):
         return partial(fetch_rows, self.connect, view)
 
     def _ask_anew(self, place: TablePosition | None = None) -> None:
-        self.table.empty = f"no {self.KIND} match {self.view.filter_text}" if self.view.where else f"no {self.KIND} yet"
+        self.table.empty = none_found(self.KIND, self.view.filter_text if self.view.where else "")
         # The thread reads a copy: the person may edit the view while it asks.
         view = self.view.copy()
         fetch = self.fetcher(view)

@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 
 from console.tui.screens.forecast import ForecastPageQuery, ForecastPane, read
-from console.views.forecast import CapacityStep, ForecastPageData, Wait, amount, chart, pages, shortfall
+from console.views.forecast import CapacityStep, ForecastPageData, Wait, amount, chart, forecast_lines, pages, shortfall
 from console.views.sections import Section
 from engine.model.errors import NotFoundError, SpecError
 from recommender.estimates.queries import Forecast, ForecastRequest
@@ -95,6 +95,18 @@ def test_enough_is_said_to_be_enough_and_too_little_history_to_be_too_little() -
     left, _ = pages(known(there_is=10), found(basis="too short"), Wait(), 70, read_only=False)
     assert "not enough history" in text(left)
     assert "set-targets" not in text(left)
+
+
+async def test_where_no_hour_was_measured_no_figure_is_foretold() -> None:
+    class Young(FakeClient):
+        def forecast(self, request: ForecastRequest) -> Forecast:
+            return found(known_hours=0, basis="too short")
+
+    assert "no forecast yet" in forecast_lines(Young().forecast(ForecastRequest()))[0]
+    async with console(Young(), size=(100, 40)) as pilot:
+        await press(pilot, "8")
+        await until(pilot, lambda: "no forecast yet:" in shown(pilot))
+        assert "P50" not in shown(pilot)
 
 
 def test_amounts_are_read_in_whole_units() -> None:

@@ -180,7 +180,9 @@ def test_the_shell_lists_shows_and_does_the_same(made: Cell, muster: Callable[..
     assert muster(bob, "incident", "note", "1", "opened the queue")[0] == 0
     report(made, "resolved")
     assert muster(bob, "incident", "close", "1", "--found", "queue b was held")[0] == 0
-    assert muster(bob, "incident", "list")[1] == "no incident is open\n"
+    assert (
+        muster(bob, "incident", "list")[1] == "no incident is open: an alert opens one, or muster incident open TITLE\n"
+    )
     assert "closed" in muster(bob, "incident", "list", "--all")[1]
 
 
@@ -205,7 +207,7 @@ async def test_the_list_of_incidents_is_filtered_by_the_key_of_every_list(made: 
         await until(pilot, lambda: "incidents have no column 'stat'. Did you mean state?" in on_screen(pilot))
         await write(pilot, "state:closed")
         await press(pilot, "enter")
-        await until(pilot, lambda: "no incident matches state:closed" in on_screen(pilot))
+        await until(pilot, lambda: "no incidents match state:closed" in on_screen(pilot))
 
 
 def test_opened_by_hand_with_an_object_that_must_be_there(
