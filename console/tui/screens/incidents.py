@@ -124,9 +124,10 @@ class IncidentPane(ChartPane[IncidentPage]):
 
     @property
     def targets(self) -> tuple[ActionTarget, ...]:
-        """The incident in its state; once more where a draft of it can be proposed."""
+        """The incident in its state; once more where a draft of it can be proposed. Until the page is there it counts
+        as open: a claim does not wait for curves and drafts, and every deed asks the engine anew."""
         if self.detail is None:
-            return ()
+            return (ActionTarget(self._incident_id, "open"),)
         here = ActionTarget(self._incident_id, self.detail.incident.state)
         return (here, ActionTarget(self._incident_id, "drafted")) if self.detail.proposable is not None else (here,)
 

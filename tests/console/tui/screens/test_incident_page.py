@@ -4,6 +4,7 @@ how a draft of one becomes a proposal that names it."""
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from console.cli.main import run
 from console.commands import incidents
 from console.service.local_client import LocalClient
 from console.tui.screens.incidents import IncidentPane, IncidentsPane
+from console.views.incidents import IncidentPage, incident_page
 from engine.model.commands import FailNodes, HoldQueues, Submit
 from engine.model.errors import RefusedError
 from runbooks.drafts.typed_draft import DraftAsk, picked
@@ -22,6 +24,7 @@ from runbooks.plans.incidents import AlertReport, ReportedAlert
 from tests.console.tui.screens.test_proposal_pages import Cell, cell, decide, on_screen, shown
 from tests.console.tui.test_app import line, notes, press, quick, until, write  # noqa: F401
 from tests.support.gates import asked
+from tests.support.patience import PATIENCE_S
 from tests.support.people import ALICE, BOB
 from tests.support.served import gpu_job
 
@@ -104,6 +107,26 @@ async def test_what_another_has_is_taken_over_only_after_a_yes_and_handed_on(mad
         await press(pilot, "enter")
         await until(pilot, lambda: "bob" in line(pilot, "title"))
     assert made.base.incident("I-1").entries[-1].text == "it is yours after all"
+
+
+async def test_it_is_claimed_before_its_page_is_there(made: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = threading.Event()
+    told = incident_page
+
+    def slow(client: LocalClient, incident_id: str) -> IncidentPage:
+        assert asked.wait(PATIENCE_S)
+        return told(client, incident_id)
+
+    monkeypatch.setattr("console.tui.screens.incidents.incident_page", slow)
+    try:
+        async with shown(made.of(ALICE), "incident I-1", size=(100, 30)) as pilot:
+            await until(pilot, lambda: "C claim" in line(pilot, "footer"))
+            await press(pilot, "C")
+            await until(pilot, lambda: "I-1 is yours" in notes(pilot))
+            asked.set()
+            await until(pilot, lambda: "claimed" in line(pilot, "title"))
+    finally:
+        asked.set()
 
 
 async def test_a_draft_of_it_is_shown_with_its_effect_and_proposed(made: Cell) -> None:
