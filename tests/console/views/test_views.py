@@ -99,6 +99,13 @@ def test_header_says_cell_clock_speed_version_and_whether_one_may_act() -> None:
     assert "×60" in text
     assert "v7" in text
     assert "read-only" in text
+    for retrying in (False, True):
+        spans = top_bar(
+            msgspec.structs.replace(health, incidents=2), "x", NOW_MS, 1_234_567, read_only=True, width=80,
+            retrying=retrying,
+        )  # fmt: skip
+        text = "".join(part for part, _ in spans)
+        assert text.index("read-only") + len("read-only") <= 80, "it is never cut"
 
 
 def test_banner_says_how_long_how_old_and_when_again() -> None:
