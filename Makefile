@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: run shell test test-thorough test-postgres test-long mutants bench bench-console picture format lint types imports check lock clean
 
 run: $(STAMP)  ## the console on a live demo cluster
-	@echo "Starting the demo: an hour of AI work a minute. The first time it makes a month of history, which takes some seconds."
+	@echo "Starting the demo: ten minutes of AI work a minute. The first time it plays a month of history; the console says how far it is."
 	@$(BIN)/muster --demo
 	@echo "\`make shell\` opens a shell in which README's commands work as printed."
 

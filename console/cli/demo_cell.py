@@ -23,8 +23,8 @@ from engine.traces.generated_day import ai_cell, ai_day
 Happening = tuple[int, WorkloadSpec | AnyCommand]
 """(cell ms, workload to submit or what is commanded)"""
 NODES = 400
-SPEED = 60.0
-"""A day passes in 24 minutes: something happens every second, and nothing too fast to follow."""
+SPEED = 10.0
+"""An hour passes in six minutes: something happens every second, and what waits still waits when it has been read."""
 FIRST_MIDNIGHT_MS = 1_776_038_400_000
 """2026-04-13 00:00 UTC: the generator's first day."""
 START_MS = FIRST_MIDNIGHT_MS + 9 * HOUR_MS + 30 * MINUTE_MS

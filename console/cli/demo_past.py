@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+import numpy as np
 
 from console.cli.demo_cell import FIRST_MIDNIGHT_MS, START_MS, WARM_MS, feed
-from console.cli.demo_measures import PoolOutage, capacity_of, keep_measures
+from console.cli.demo_measures import FINE_STEP_MS, PoolOutage, capacity_of, keep_measures
 from console.service.forecasts import PromiseReader
 from console.service.recommendations import evidence_of, source_of
 from engine.control import Engine
@@ -26,6 +27,7 @@ from engine.model.queries import Query, Term
 from engine.model.spec_parts import DAY_MS, MINUTE_MS
 from engine.model.specs import CellSpec, WorkloadSpec
 from engine.traces.generated_day import SITE, large_work
+from engine.traces.progress import counter, stage
 from recommender.findings.live_findings import forgotten_cordons
 from recommender.findings.suggestion_store import SuggestionRows, SuggestionStore
 from recommender.findings.suggestions import Suggestion, looked_up
@@ -40,6 +42,7 @@ from runbooks.plans.incidents import AlertReport
 from runbooks.plans.typed_plan import MoneyChange, Proposal, QueueChange, Request, asks
 
 if TYPE_CHECKING:
+    from recommender.history.telemetry import Row
     from runbooks.audit.witnesses import CheckpointSigner
 
 PAST_MS = 30 * DAY_MS
@@ -71,10 +74,16 @@ nobody else is there to vote."""
 def make_past(engine: Engine, cell: CellSpec, seed: int, signer: CheckpointSigner | None, wall: WallClock) -> None:
     """Play the past of a cell that was just defined, at BEGIN_MS. `signer` signs the record."""
     past = _Past(engine, cell, seed, signer, wall)
+    days = PAST_MS // DAY_MS
+    told = counter(f"playing {days} days of history: day", days)
     for day, minute, happens in past.story():
-        past.pass_time(FIRST_MIDNIGHT_MS + day * DAY_MS + minute * MINUTE_MS)
+        if day == 0:
+            past.pass_time(FIRST_MIDNIGHT_MS, told)
+            stage("playing the morning of the incident")
+        past.pass_time(FIRST_MIDNIGHT_MS + day * DAY_MS + minute * MINUTE_MS, None if day == 0 else told)
         happens()
     past.pass_time(_LATEST_MS)
+    stage("writing what was measured in them")
     past.alert()
     past.measure()
     past.close()
@@ -234,8 +243,8 @@ class _Past:
             if at_ms >= WARM_MS and isinstance(happening, WorkloadSpec):
                 yield at_ms, happening
 
-    def pass_time(self, to_ms: int) -> None:
-        """Let the cell go on, with what arrives until then."""
+    def pass_time(self, to_ms: int, told: Callable[[int], object] | None = None) -> None:
+        """Let the cell go on, with what arrives until then. `told`: is told on which day it is."""
         engine = self._engine
         while self._next is not None and self._next[0] <= to_ms:
             until_ms = min(self._next[0] + _TOGETHER_MS, to_ms)
@@ -243,6 +252,8 @@ class _Past:
             while self._next is not None and self._next[0] <= until_ms:
                 due.append(self._next[1])
                 self._next = next(self._load, None)
+            if told is not None:
+                told((until_ms - BEGIN_MS) // DAY_MS)
             engine.advance(until_ms)
             engine.command(Submit(workloads=tuple(due)))
         engine.advance(to_ms)
@@ -263,6 +274,20 @@ class _Past:
         keep_measures(
             self._telemetry, self._cell, self._seed, begin_ms=BEGIN_MS, end_ms=START_MS, outages=self._outages
         )
+        self._telemetry.add_rows(self._waits(), step_ms=MINUTE_MS)
+        self._telemetry.flush()
+
+    def _waits(self) -> Iterator[Row]:
+        """How long what waits now had waited, every five minutes since it was submitted; by queue."""
+        now = Query(kind="workloads", columns=("queue", "wait"), where=(Term("state", "=", "queued"),), limit=1_000)
+        since: dict[str, list[int]] = {}
+        for queue, wait_ms in self._engine.query(now).rows:
+            since.setdefault(queue, []).append(self._engine.now_ms - wait_ms)
+        for queue, began in since.items():
+            times = range(min(began) // FINE_STEP_MS * FINE_STEP_MS + FINE_STEP_MS, START_MS, FINE_STEP_MS)
+            waits = [[(at_ms - one) / 1000 for one in began if one <= at_ms] for at_ms in times]
+            for name, share in (("waiting_p50_s", 0.5), ("waiting_p95_s", 0.95)):
+                yield name, "queue", queue, list(times), [float(np.quantile(each, share)) for each in waits]
 
     def close(self) -> None:
         self._engine.cycle_every_ms = self._cycle_every_ms

@@ -268,8 +268,8 @@ def _table(client: Client, name: str, words: str) -> list[SpokenLine]:
         from console.views import incidents
         from runbooks.plans.incidents import UNCLOSED
 
-        every, wall_ms = words == "all", client.whoami().now_ms
-        rows = [incidents.row_of(each, wall_ms) for each in client.incidents(() if every else UNCLOSED)]
+        every, now_ms = words == "all", client.health().now_ms
+        rows = [incidents.row_of(each, now_ms) for each in client.incidents(() if every else UNCLOSED)]
         headings, words = incidents.HEADINGS, "" if every else words
     else:
         from console.views.policy import HEADINGS, row_of

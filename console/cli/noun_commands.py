@@ -49,6 +49,7 @@ def add_nouns(root: ShellParser) -> None:
         ("policy", "who may do what; operators, keys and freezes", policy_verbs),
         ("audit", "the record: who did what, on whose vote", audit_verbs),
         ("slurm", "the mirror of a Slurm cluster, and what is under way to it", _slurm),
+        ("kubernetes", "what can be read of a Kubernetes cluster, and what changes there", _kubernetes),
         ("fleet", "several cells as one: submit to whichever suits", _fleet),
         ("history", "what was measured, and the forecast made of it", _history),
         ("token", "tokens and logins that prove over the network who asks", _token),
@@ -220,6 +221,28 @@ def _settle(settle: argparse.ArgumentParser) -> None:
 def _found(target: argparse.ArgumentParser) -> None:
     target.add_argument("--reason", required=True, metavar="TEXT", help="what was found, in 10 characters or more")
     target.add_argument("--yes", action="store_true", help="do not ask; needed where nobody can be asked")
+
+
+def _kubernetes(kubernetes: ShellParser) -> None:
+    of = "console.commands.kubernetes"
+    kubernetes.add("look", "what can be read of a cluster, and how much there is", f"{of}:look", _cluster)
+    kubernetes.add("watch", "what changes in a cluster, as it happens", f"{of}:watch", _watch)
+
+
+def _cluster(target: argparse.ArgumentParser) -> None:
+    group = target.add_argument_group("which cluster")
+    group.add_argument("--context", metavar="NAME", help="of the kubeconfig (its current context)")
+    group.add_argument("--kubeconfig", metavar="FILE", help="instead of those of KUBECONFIG, or ~/.kube/config")
+    group.add_argument("--in-cluster", action="store_true", help="the cluster that this is a pod of")
+    told = "let a kubeconfig leave the server's certificate unchecked"
+    group.add_argument("--insecure-skip-tls-verify", dest="insecure", action="store_true", help=told)
+    as_json(target)
+
+
+def _watch(watch: argparse.ArgumentParser) -> None:
+    watch.add_argument("kinds", nargs="*", metavar="KIND", help="such as pods or workloads (all that can be read)")
+    watch.add_argument("--for", dest="duration", metavar="TIME", help="end after so long, such as 30s")
+    _cluster(watch)
 
 
 def _history(history: ShellParser) -> None:

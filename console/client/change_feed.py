@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from textual.message import Message
 
+from engine.traces.progress import listening
+
 if TYPE_CHECKING:
     from console.client.protocol import Client, Health
     from engine.model.queries import Changes
@@ -37,6 +39,14 @@ class Connected(Message):
         super().__init__()
         self.client = client
         self.health = health
+
+
+class Starting(Message):
+    """The engine has been started and is not ready yet; `far` says how far it is."""
+
+    def __init__(self, far: str) -> None:
+        super().__init__()
+        self.far = far
 
 
 class Arrived(Message):
@@ -123,7 +133,8 @@ class Feed:
         while not self._stopped.is_set():
             client = None
             try:
-                client = self._factory()
+                with listening(lambda far, *_: self._post(Starting(far))):
+                    client = self._factory()
                 health = client.health()
                 tries = 0
                 self._post(Connected(client, health))

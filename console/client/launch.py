@@ -22,9 +22,11 @@ import msgspec
 
 from console.client.sockets import Peer, private_folder, probe, socket_folder
 from console.forms.settings import CellPaths
+from console.text.progress_line import STARTING
 from console.text.terminal_text import printable
 from engine.journal.process_locks import Holder, holder_of, this_process
 from engine.model.errors import JournalError, MusterError, SpecError, UnreachableError
+from engine.traces.progress import stage
 
 BY_CONSOLE = "--by-console"
 """Option of `muster serve` by which a console says that it, or another one, may start the engine again."""
@@ -81,7 +83,7 @@ def write_record(path: Path, cell: str) -> None:
 
 
 READY_S = 60.0
-"""Longest wait for a new engine: it may have a long journal to read."""
+"""Longest wait for a new engine, since it last said how far it is: it may have a long journal to read."""
 POLL_S = 0.02
 LAST_WORD_S = 1.0
 """How long a failed start may still turn out to be a lost race against another engine."""
@@ -93,7 +95,8 @@ def ensure_engine(
     paths: CellPaths, serve_arguments: Sequence[str], group: str = "", *, read_only: bool = False
 ) -> Path:
     """Socket of the cell's engine, which is started with `muster serve` and these arguments unless one answers already.
-    A read-only caller starts none. `group`: OS group that may connect too.
+    A read-only caller starts none. `group`: OS group that may connect too. Who listens to progress is told what a new
+    engine says of its start.
 
     Raises UnreachableError or JournalError with the engine's last error when it does not start.
     """
@@ -108,10 +111,16 @@ def ensure_engine(
     private_folder(paths.folder)
     start = paths.log.stat().st_size if paths.log.exists() else 0
     process = _spawn(paths, serve_arguments)
+    stage("starting the engine")
     deadline = time.monotonic() + READY_S
+    told = ""
     while time.monotonic() < deadline:
         if running(paths.socket) is not None:
             return paths.socket
+        far = how_far(paths.log, start)
+        if far not in ("", told):
+            told, deadline = far, time.monotonic() + READY_S
+            stage(far)
         if process.poll() is not None:
             if process.returncode not in _RACE_CODES:
                 break
@@ -215,17 +224,28 @@ def last_words(log: Path, start: int = 0) -> tuple[str, str]:
 
     Without such an error: the last line that is not blank, and no remedy.
     """
-    try:
-        with log.open("rb") as file:
-            file.seek(max(start, log.stat().st_size - LOG_TAIL_BYTES))
-            lines = file.read().decode("utf-8", "replace").splitlines()
-    except OSError:
-        return "", ""
+    lines = _tail(log, start)
     told = [at for at, line in enumerate(lines) if line.startswith(ERROR_PREFIX)]
     if not told:
         return next((line.strip() for line in reversed(lines) if line.strip()), ""), ""
     remedy = "\n".join(line.strip() for line in lines[told[-1] + 1 :] if line.startswith("  "))
     return lines[told[-1]].removeprefix(ERROR_PREFIX), remedy
+
+
+def how_far(log: Path, start: int = 0) -> str:
+    """What an engine that starts said last, after byte `start` of its log, of how far it is; empty when nothing."""
+    told = (line for line in reversed(_tail(log, start)) if line.startswith(STARTING))
+    return next(told, "").removeprefix(STARTING)
+
+
+def _tail(log: Path, start: int) -> list[str]:
+    """The last lines after byte `start`; none where the log cannot be read."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(start, log.stat().st_size - LOG_TAIL_BYTES))
+            return file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return []
 
 
 NOTE = "database.txt"

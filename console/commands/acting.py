@@ -224,12 +224,12 @@ def print_outcome(arguments: argparse.Namespace, outcome: Outcome, then: str = "
 
 def proposal_lines(proposal: Proposal) -> list[str]:
     """The plan as on its page, which is what a vote and a signature are on."""
-    from console.views.proposal import carried_sections, plan_sections
+    from console.views.proposal import context_sections, plan_sections
     from console.views.sections import section_lines
 
     kept = f"{proposal.id}, digest {proposal.digest[:12]}" if proposal.revision else "not proposed"
     note = [printable(proposal.note)] if proposal.note and not proposal.revision else []
-    sections = [*plan_sections(proposal, WIDTH), *carried_sections(proposal, WIDTH)]
+    sections = [*plan_sections(proposal, WIDTH), *context_sections(proposal, WIDTH)]
     return [f"{printable(proposal.title)}  [{proposal.tier}, {kept}]", *note, "", *section_lines(sections)]
 
 

@@ -32,8 +32,8 @@ def list_(arguments: argparse.Namespace) -> None:
     terms, states = parse_words(arguments.filter)
     with closing(connect(arguments)) as client:
         found = client.incidents(() if arguments.all else states)
-        wall_ms = client.whoami().now_ms
-    kept = rows_that_match([row_of(each, wall_ms) for each in found], HEADINGS, terms)
+        now_ms = client.health().now_ms
+    kept = rows_that_match([row_of(each, now_ms) for each in found], HEADINGS, terms)
     if arguments.json:
         ids = {row.id for row in kept}
         write_json([each for each in found if each.id in ids])

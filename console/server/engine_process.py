@@ -45,6 +45,7 @@ from console.service.recommendations import Recommender
 from console.service.slurm_cell import SlurmAt, SlurmCell, check_cell, of_cell
 from console.service.telemetry import Archive, Collector, kept_by
 from console.service.this_machine import LocalExecution, check_here, usage_of
+from console.text.progress_line import told_in_log
 from console.text.terminal_text import printable
 from engine.control import Engine
 from engine.executors.this_machine import more_files
@@ -251,7 +252,8 @@ def _serve(served: ServeOptions, engine: Engine) -> None:
         if is_new:
             _begin(engine, served)
             if served.past is not None:
-                served.past(engine, signer_at(engine, served.audit_key) if served.audit_key else None)
+                with told_in_log():
+                    served.past(engine, signer_at(engine, served.audit_key) if served.audit_key else None)
         check_cell(engine, served.slurm)
         check_here(engine, served.here)
         if not is_new:

@@ -36,7 +36,7 @@ from console.service.slurm_cell import SlurmCell
 from console.service.telemetry import Archive
 from console.service.this_machine import RunOutput
 from console.service.token_store import Tokens
-from engine.model.errors import MusterError, UnreachableError
+from engine.model.errors import MusterError, NotFoundError, UnreachableError
 from engine.model.past_queries import CellDifference, DifferenceRequest, PastStatus
 from engine.model.queries import Changes, Consolidation, ConsolidationRequest, Named, Page, Query, Unblocking
 from engine.past.process import PastRequest
@@ -467,7 +467,15 @@ class LocalClient(Client):
     def incident_changes(self, incident_id: str) -> tuple[IncidentChange, ...]:
         incident = self.incident(incident_id)
         events = self._read("changes", 0, MAX_CHANGES)
-        return changes_before(incident, self.proposals((), MAX_PROPOSALS), self._auditing.page, events.items)
+        plans = self.proposals((), MAX_PROPOSALS)
+        return changes_before(incident, plans, self._auditing.page, events.items, self._pool_of)
+
+    def _pool_of(self, node: str) -> str:
+        """Empty for what is no node."""
+        try:
+            return self.node(node).pool
+        except NotFoundError:
+            return ""
 
     def open_incident(self, new: NewIncident) -> Incident:
         return self._loop.call(lambda _: self._gate.incidents.open(self._actor, new))

@@ -198,16 +198,13 @@ def unblocking_lines(answer: Unblocking) -> list[str]:
     return [f"would start if: not known; tried {where}", *(f"  {printable(text)}" for text in answer.tried)]
 
 
-def estimate_line(likely: RuntimeEstimate | None) -> str:
-    """Estimate of its whole run time and its reliability, or that there is too little to go by."""
-    if likely is None:
-        return "too few similar finished jobs for a run time estimate"
-    spread = " .. ".join(
-        f"{name} {duration(ms)}"
-        for name, ms in (("p10", likely.p10_ms), ("p50", likely.p50_ms), ("p90", likely.p90_ms))
+def estimate_facts(likely: RuntimeEstimate) -> list[tuple[str, str]]:
+    """Estimate of its whole run time and its reliability, as labels and values."""
+    whole = f"{duration(likely.p50_ms)} (p50), {duration(likely.p10_ms)} to {duration(likely.p90_ms)} (p10 to p90)"
+    so_far = (
+        [("has run", f"{duration(likely.elapsed_ms)} when this was estimated")] if likely.elapsed_ms >= 1000 else []
     )
-    so_far = f", having run {duration(likely.elapsed_ms)}," if likely.elapsed_ms >= 1000 else ""
-    return f"total run time{so_far} {spread} ({_rests_on(likely)}; {_held(likely)})"
+    return [("total", whole), *so_far, ("from", _rests_on(likely)), ("accuracy", _held(likely))]
 
 
 def quantity(name: str, value: int) -> str:
@@ -297,8 +294,8 @@ def _rests_on(likely: RuntimeEstimate) -> str:
     like = likely.level not in ("", "all")
     near = f"{likely.samples:,} of the same {printable(likely.level)}" if like else "no similar jobs"
     if likely.basis == "request":
-        return f"from its requested time; finished runs: {near}"
-    return f"from {max(likely.learnt, likely.samples):,} finished runs, {near}"
+        return f"its requested time; finished runs: {near}"
+    return f"{max(likely.learnt, likely.samples):,} finished runs, {near}"
 
 
 def _held(likely: RuntimeEstimate) -> str:

@@ -82,6 +82,26 @@ def told(arguments: argparse.Namespace) -> Iterator[None]:
         yield
 
 
+STARTING = "muster is starting: "
+"""Begins a line by which an engine that is not ready yet says in its log how far it is."""
+
+
+@contextmanager
+def told_in_log() -> Iterator[None]:
+    """While it lasts, work that counts itself is told on standard error, a line for each thing that is done."""
+    shown = ""
+
+    def show(step: ProgressStep) -> None:
+        nonlocal shown
+        words = step_words(ProgressStep(step.what, step.done, step.of))
+        if words != shown:
+            shown = words
+            print(printable(f"{STARTING}{words}"), file=sys.stderr, flush=True)
+
+    with listening(_Teller(show).tell):
+        yield
+
+
 class _Above(GuardedStream):
     """A stream that takes the line of progress away before it writes."""
 

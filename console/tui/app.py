@@ -29,7 +29,7 @@ from textual.widgets import Static
 from console.actions import key_map, registry
 from console.actions.key_map import KeyMap
 from console.actions.registry import Action, Context, ScreenName
-from console.client.change_feed import Arrived, Connected, Feed, Lost, in_thread
+from console.client.change_feed import Arrived, Connected, Feed, Lost, Starting, in_thread
 from console.forms.session_state import SessionState
 from console.forms.settings import ConsoleSettings, Environment, EnvironmentOf, no_environment
 from console.text.guarded_streams import draw_on_what_may_vanish, inert
@@ -303,6 +303,11 @@ class MusterApp(App[None]):
     def client(self) -> Client:
         """The client of the moment. Raises UnreachableError while there is none. Safe on any thread."""
         return self.link.client()
+
+    @on(Starting)
+    def _starts(self, event: Starting) -> None:
+        self.link.starts(event)
+        self.drawing.time_passes()
 
     @on(Connected)
     def _connected(self, event: Connected) -> None:

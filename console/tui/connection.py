@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from textual.message import Message
 
-from console.client.change_feed import Arrived, Connected, Lost
+from console.client.change_feed import Arrived, Connected, Lost, Starting
 from console.tui.widgets.frame import MISSED, NEW_S, Age, DataAge
 from engine.model.errors import MusterError, UnreachableError
 
@@ -48,6 +48,8 @@ class ConnectionState:
         self.health: Health | None = None
         self.seen = DataAge()
         self.outage: Outage | None = None
+        self.starting = ""
+        """How far an engine is that was started and is not ready yet."""
         self._spoke = 0.0
         """When the engine was last heard."""
         self._read: WeakKeyDictionary[Pane, tuple[AsOf, float]] = WeakKeyDictionary()
@@ -66,13 +68,17 @@ class ConnectionState:
             raise UnreachableError("not connected to an engine", "The console keeps retrying")
         return client
 
+    def starts(self, event: Starting) -> None:
+        """Note how far an engine is that starts."""
+        self.starting = event.far
+
     def connected(self, event: Connected, now: float) -> bool:
         """Take over a client. True where its engine has less history than the one before: another journal, or an older
         one."""
         behind = event.health.version < self.seen.version
         if behind:
             self.seen = DataAge()
-        self.client_now, self.health, self.outage = event.client, event.health, None
+        self.client_now, self.health, self.outage, self.starting = event.client, event.health, None, ""
         self.seen.hear(event.health.version, event.health.now_ms, now)
         self._spoke = now
         return behind
@@ -92,7 +98,7 @@ class ConnectionState:
 
     def lost(self, event: Lost, now: float) -> bool:
         """Note that the engine does not answer. True where it answered until now."""
-        self.client_now = None
+        self.client_now, self.starting = None, ""
         first = self.outage is None
         if self.outage is None:
             self.outage = Outage(now)

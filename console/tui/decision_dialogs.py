@@ -27,7 +27,7 @@ from console.tui.widgets.drawing import OneLine, Part, part
 from console.tui.widgets.pane import SectionsView
 from console.tui.widgets.prompt_bar import PromptInput
 from console.views.decision_needs import by_author_alone, one_key, others_needed
-from console.views.proposal import carried_sections, hanging, plan_sections, word_sections
+from console.views.proposal import context_sections, hanging, plan_sections, word_sections
 from console.views.sections import Line, Section, text_line
 from engine.model.errors import MusterError
 from runbooks.plans.typed_plan import DIGEST_TYPED, Proposal
@@ -185,7 +185,7 @@ class ConfirmDialog(AskingDialog):
     def _show_plan(self) -> None:
         width = self._body.text_width
         above = [Section("The run", tuple(self._above(width)))] if self._above is not None else []
-        plan = [*above, *plan_sections(self._proposal, width), *carried_sections(self._proposal, width)]
+        plan = [*above, *plan_sections(self._proposal, width), *context_sections(self._proposal, width)]
         if width != self.plan_width:
             self.plan_width, self.seen = width, False
         self._plan_lines = sum(1 + len(section.lines) for section in plan) + len(plan) - 1

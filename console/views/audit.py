@@ -92,9 +92,18 @@ def row_of(record: AuditRow) -> Row:
 def about(record: AuditRow) -> str:
     """Further facts of a record, in one line."""
     words = [f"step {record.step}"] if record.step else []
-    words += [f"{name} {_short(value)}" for name, value in record.data.items() if name not in FOR_MACHINES]
+    told = [(name, _brief(value)) for name, value in record.data.items() if name not in FOR_MACHINES]
+    words += [f"{name} {text}" for name, text in told if text]
     words += ["(text erased)" if one.text is None else f'"{one.text[:80]}"' for one in record.private]
     return printable(" · ".join(words))
+
+
+def _brief(value: object) -> str:
+    """Of several the first, and how many more."""
+    if not isinstance(value, list):
+        return _short(value)
+    more = f" and {len(value) - 1:,} more" if value[1:] else ""
+    return _short(value[0]) + more if value else ""
 
 
 def _short(value: object) -> str:

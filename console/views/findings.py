@@ -10,7 +10,7 @@ from console.text.charts import length, spark
 from console.text.terminal_text import NONE, cut, duration, fit, fit_name, money, permille, printable
 from console.text.tones import state_look
 from console.views.sections import Line, Section, bar, plural, quota_parts, text_line
-from engine.model.queries import Burn, Overview, Page, Query
+from engine.model.queries import FULL_BURN, Burn, Overview, Page, Query
 
 if TYPE_CHECKING:
     from console.views.lists import Span
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 SLOW_WAIT_MS = 30 * 60_000
 """A wait above this is worth a line on the overview."""
-FULL_PERMILLE = 1000
-"""Burn from which on an objective is missed."""
 MAX_PROPOSALS, MAX_ADVICE, MAX_INCIDENTS = 3, 2, 3
 """Items that are named one by one."""
 _FIRST, _SOON, _WORTH_KNOWING = range(3)
@@ -91,10 +89,9 @@ def _of_the_work(view: Overview) -> Iterator[OverviewFinding]:
 def of_objectives(burns: Sequence[Burn]) -> Iterator[OverviewFinding]:
     """Missed objectives: urgent after six hours, notable within one."""
     for burn in burns:
-        hour, long = burn.hour.burn_permille or 0, burn.six_hours.burn_permille or 0
-        if hour > FULL_PERMILLE:
-            urgent = long > FULL_PERMILLE
-            text = f"{burn.queue}: late starts ×{times(hour)} of the objective's allowance"
+        if burn.is_missed_lately:
+            urgent = burn.is_missed
+            text = f"{burn.queue}: late starts ×{times(burn.hour.burn_permille or 0)} of the objective's allowance"
             link = f"queue {printable(burn.queue)}"
             yield OverviewFinding(_FIRST if urgent else _SOON, "▲", "bad" if urgent else "warn", text, link, "queue")
 
@@ -238,7 +235,7 @@ def worst_first(page: Page) -> tuple[QueueRow, ...]:
             )
         )
     found.sort(
-        key=lambda queue: (-max(0, (queue.burn_permille or 0) - FULL_PERMILLE), -queue.oldest_ms, -queue.share_permille)
+        key=lambda queue: (-max(0, (queue.burn_permille or 0) - FULL_BURN), -queue.oldest_ms, -queue.share_permille)
     )
     return tuple(found)
 
@@ -300,7 +297,7 @@ def _queue(row: QueueRow, name_width: int, bar_width: int, shares: bool, trend: 
 def burn_tone(burn_permille: int | None) -> str:
     if burn_permille is None:
         return "faint"
-    return "bad" if burn_permille > 2 * FULL_PERMILLE else "warn" if burn_permille > FULL_PERMILLE else "dim"
+    return "bad" if burn_permille > 2 * FULL_BURN else "warn" if burn_permille > FULL_BURN else "dim"
 
 
 def objectives(burns: Sequence[Burn], width: int, most: int) -> Section:
@@ -316,7 +313,7 @@ def _objective(burn: Burn, width: int) -> Line:
     both = [window.burn_permille for window in (burn.hour, burn.six_hours)]
     told = [NONE if value is None else f"×{times(value)}" for value in both]
     name = max(6, width - 2 - len(wanted) - 6 - 6 - 9)
-    glyph = "▲" if (both[0] or 0) > FULL_PERMILLE else "●" if both[0] is not None else "·"
+    glyph = "▲" if (both[0] or 0) > FULL_BURN else "●" if both[0] is not None else "·"
     spans = (
         (f"{glyph} ", "ok" if glyph == "●" else burn_tone(both[0])),
         (fit_name(printable(burn.queue), name), "link"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from console.forms.filters import parse_filter, quoted
@@ -21,6 +21,7 @@ from console.views.proposal import effect_lines, hanging, name_of
 from console.views.proposal import framed as quoted_lines
 from console.views.sections import Line, Section, plural, text_line
 from engine.model.errors import MusterError, UnreachableError
+from engine.model.queries import Query, Term
 from runbooks.plans.incidents import (
     UNCLOSED,
     AlertLine,
@@ -33,7 +34,7 @@ from runbooks.plans.incidents import (
 
 if TYPE_CHECKING:
     from console.client.protocol import Client
-    from engine.model.queries import Term
+    from engine.model.queries import PoolOverview, WorkloadDetail
     from recommender.findings.suggestions import Recommendation
     from runbooks.drafts.typed_draft import Draft, DraftRun
     from runbooks.plans.typed_plan import Proposal
@@ -42,11 +43,17 @@ MAX_ALERTS, MAX_LABELS = 6, 6
 MAX_CHANGES = 16
 MAX_DRAFTS = 3
 MAX_FINDINGS = 4
+MAX_JUDGED = 20
+"""Findings, by rank, that are judged for what they explain."""
+MAX_LATE = 200
+"""Of what waits longest in the cell, where work of the incident's queues is looked for."""
+NODE_ACTIONS = ("uncordon", "drain", "cordon")
 MAX_EFFECTS = 6
 MAX_CURVES = 3
 BEFORE_MS = 1_800_000
 """Of the curve, before the incident began."""
 LABEL = 10
+MARK, OWN = "▸", "▸ on it, or on its pools"
 SEVERITY_TONES = {"critical": "bad", "warning": "warn", "info": "info"}
 ENTRIES: dict[EntryKind, str] = {
     "opened": "opened by", "fired": "fired, says", "resolved": "resolved, says", "reopened": "fires again, says",
@@ -68,21 +75,28 @@ HEADINGS = (
 )
 
 
+class RelatedFinding(NamedTuple):
+    finding: Recommendation
+    own: bool
+    """It is about what the incident is about, or about a pool in which its work could run."""
+
+
 class IncidentPage(NamedTuple):
     """All that the page of an incident shows."""
 
     incident: Incident
-    wall_ms: int
     now_ms: int
     """Cell time."""
     version: int
     curves: tuple[Curve, ...] = ()
     """Waits of its queues, or of the cell."""
     changes: tuple[IncidentChange, ...] = ()
-    findings: tuple[Recommendation, ...] = ()
-    """Those about the same objects first, then the others that rank highest."""
-    names: tuple[str, ...] = ()
-    """Its objects, and the queues below its queues."""
+    findings: tuple[RelatedFinding, ...] = ()
+    """What may explain it, the likeliest first."""
+    longest: WorkloadDetail | None = None
+    """What has waited longest of what waits in its queues."""
+    pools: tuple[str, ...] = ()
+    """Those in which that could run."""
     drafts: tuple[DraftRun, ...] = ()
     """Newest first."""
     proposals: tuple[Proposal, ...] = ()
@@ -104,22 +118,22 @@ def incident_page(client: Client, incident_id: str) -> IncidentPage:
     for queue in incident.named("queue"):
         with _left_out():
             names.update(client.queue(queue).leaves)
-    findings: tuple[Recommendation, ...] = ()
+    longest, pools = _longest_wait(client, names)
+    findings: tuple[RelatedFinding, ...] = ()
     with _left_out():
-        found = client.recommendations().open
-        findings = tuple(sorted(found, key=lambda each: not is_about(each, names)))[:MAX_FINDINGS]
+        findings = _explaining(client, client.recommendations().open, names, pools, incident)
     curves: tuple[Curve, ...] = ()
     with _left_out():
         curves = tuple(_curve(client, name, incident, health.now_ms) for name in _queues(client, incident))
     return IncidentPage(
         incident=incident,
-        wall_ms=client.whoami().now_ms,
         now_ms=health.now_ms,
         version=health.version,
         curves=curves,
         changes=client.incident_changes(incident_id),
         findings=findings,
-        names=tuple(sorted(names)),
+        longest=longest,
+        pools=pools,
         drafts=tuple(run for run in client.draft_runs() if run.ask.finding in names)[:MAX_DRAFTS],
         proposals=tuple(_proposals_of(client, incident)),
     )
@@ -140,6 +154,55 @@ def _left_out() -> Iterator[None]:
         raise
     except MusterError:
         return
+
+
+def _longest_wait(client: Client, names: Collection[str]) -> tuple[WorkloadDetail | None, tuple[str, ...]]:
+    """The workload that has waited longest in these queues, and the pools in which it could run."""
+    with _left_out():
+        where = (Term("state", "=", "queued"),)
+        late = Query(kind="workloads", columns=("id", "queue"), where=where, sort=("-wait",), limit=MAX_LATE)
+        first = next((id_ for id_, queue in client.query(late).rows if queue in names), "")
+        if first:
+            work = client.workload(first)
+            return work, _pools_for(work, client.overview().pools)
+    return None, ()
+
+
+def _pools_for(work: WorkloadDetail, pools: Sequence[PoolOverview]) -> tuple[str, ...]:
+    """By the groups that ask for most; a launcher of some CPU could run anywhere."""
+    most = max((group.gpu_milli for group in work.groups), default=0)
+    groups = [group for group in work.groups if group.gpu_milli == most]
+    return tuple(
+        pool.name
+        for pool in pools
+        if any(pool.name in group.pools or (not group.pools and pool.gpu_model in group.gpu_models) for group in groups)
+    )
+
+
+def _explaining(
+    client: Client, found: Sequence[Recommendation], names: Collection[str], pools: Collection[str], incident: Incident
+) -> tuple[RelatedFinding, ...]:
+    """Findings about the same objects or, by whose remedy work would wait less, about pools in which its work could
+    run: those that were so before it began come first. What is merely idle explains no wait."""
+    told: list[tuple[bool, RelatedFinding]] = []
+    for each in found[:MAX_JUDGED]:
+        if is_about(each, names):
+            told.append((each.first_ms <= incident.cell_ms, RelatedFinding(each, own=True)))
+        elif each.suggestion.benefit.waiting_gpu_milli_h:
+            pool, since_ms = _pool_and_since(client, each)
+            told.append((since_ms <= incident.cell_ms, RelatedFinding(each, own=pool in pools)))
+    told.sort(key=lambda pair: (not pair[1].own, not pair[0]))
+    return tuple(related for _, related in told[:MAX_FINDINGS])
+
+
+def _pool_and_since(client: Client, each: Recommendation) -> tuple[str, int]:
+    """Pool that a finding is about, and since when it is so: of nodes since they are in their state."""
+    first = each.suggestion.targets[0] if each.suggestion.targets else ""
+    if each.suggestion.action in NODE_ACTIONS:
+        with _left_out():
+            node = client.node(first)
+            return node.pool, node.since_ms
+    return first, each.first_ms
 
 
 def _queues(client: Client, incident: Incident) -> tuple[str, ...]:
@@ -173,13 +236,14 @@ def parse_words(text: str) -> tuple[tuple[Term, ...], tuple[str, ...]]:
     return terms, () if every or any(term.column == "state" for term in terms) else UNCLOSED
 
 
-def row_of(incident: Incident, wall_ms: int) -> Row:
+def row_of(incident: Incident, now_ms: int) -> Row:
+    """`now_ms`: cell time."""
     glyph, tone = incident_look(incident)
     cells: tuple[Span, ...] = (
         (incident.id, ""),
         (incident.severity, SEVERITY_TONES[incident.severity]),
         (f"{glyph} {incident.state}", tone),
-        (duration(max(0, wall_ms - incident.began_ms)), "dim"),
+        (duration(max(0, now_ms - incident.cell_ms)), "dim"),
         (name_of(incident.owner) if incident.owner else "–", "" if incident.owner else "faint"),
         (f"{incident.firing:,}" if incident.firing else "–", "" if incident.firing else "faint"),
         (printable(", ".join(each.id for each in incident.objects)) or "–", "dim"),
@@ -228,10 +292,10 @@ def _state(page: IncidentPage, width: int) -> Section:
     lines = [Line(((f"{glyph} {incident.state}", tone), (f"  {incident.severity}", SEVERITY_TONES[incident.severity])))]
     lines += quoted_lines(incident.title, width)
     lines += hanging(fit("owner", LABEL), name_of(incident.owner) or "nobody: C claims it", width)
-    ago = duration(max(0, page.wall_ms - incident.began_ms))
-    lines += hanging(fit("began", LABEL), f"{wall_time(incident.began_ms)}, {ago} ago", width)
-    source = name_of(incident.source)
-    lines += hanging(fit("reported", LABEL), f"{wall_time(incident.opened_ms)} by {source}", width)
+    ago = duration(max(0, page.now_ms - incident.cell_ms))
+    lines += hanging(fit("began", LABEL), f"{timestamp(incident.cell_ms)} UTC, {ago} ago", width)
+    reported = f"{wall_time(incident.opened_ms)} by {name_of(incident.source)}"
+    lines += hanging(fit("reported", LABEL), reported, width)
     lines += [line for curve in page.curves for line in _wait_line(curve, incident, width)]
     if incident.follows:
         text = f"{incident.follows}, of the same alerts, was closed"
@@ -310,34 +374,40 @@ def _history(incident: Incident, width: int) -> Section:
 
 
 def _changes(page: IncidentPage, width: int) -> Section:
-    lines = [line for change in page.changes[:MAX_CHANGES] for line in _change_lines(change, width)]
+    lines = [line for change in page.changes[:MAX_CHANGES] for line in _change_lines(change, page.pools, width)]
     left = len(page.changes) - MAX_CHANGES
     if left > 0:
         lines.append(text_line(f"and {left:,} more: :events", "dim"))
     if not lines:
         lines = [text_line("nothing in the two hours before it, as far as is remembered", "dim")]
-    return Section("What changed before it", tuple(lines), "▸ on what it is about")
+    return Section("What changed before it", tuple(lines), OWN)
 
 
-def _change_lines(change: IncidentChange, width: int) -> list[Line]:
+def _change_lines(change: IncidentChange, pools: Collection[str], width: int) -> list[Line]:
+    own = change.own or not set(change.pools).isdisjoint(pools)
     when = f"{duration(change.before_ms)} before" if change.before_ms >= 0 else "just after"
     who = f", {name_of(change.who)}" if change.who else ""
     name = f"{change.proposal} " if change.proposal else ""
-    head = f"{'▸' if change.own else ' '} {fit(when, 15)} "
+    head = f"{MARK if own else ' '} {fit(when, 15)} "
     link = f"proposal {printable(change.proposal)}" if change.proposal else ""
-    first, *rest = hanging(head, printable(f"{name}{change.what}{who}"), width, "warn" if change.own else "dim")
+    first, *rest = hanging(head, printable(f"{name}{change.what}{who}"), width, "warn" if own else "dim")
     return [Line(first.spans, link), *rest]
 
 
 def _findings(page: IncidentPage, width: int) -> Section:
     lines: list[Line] = []
-    for each in page.findings:
-        own = is_about(each, page.names)
-        head = f"{'▸' if own else ' '} {each.suggestion.id}  "
+    work = page.longest
+    if work is not None and work.reasons:
+        waited, reason = duration(max(0, page.now_ms - work.since_ms)), work.reasons[0]
+        head = f"{MARK} {printable(work.id)}  "
+        first, *rest = hanging(head, printable(f"waits for {waited}: {reason.text}"), width, "warn")
+        lines += [Line(first.spans, f"why {printable(work.id)}"), *rest]
+    for each, own in page.findings:
+        head = f"{MARK if own else ' '} {each.suggestion.id}  "
         first, *rest = hanging(head, printable(each.suggestion.finding), width, "warn" if own else "dim")
         lines += [Line(first.spans, "recommendations"), *rest]
-    told = tuple(lines) or (text_line("nothing stands out in the cell now", "dim"),)
-    return Section("What may explain it", told, "▸ on what it is about")
+    told = tuple(lines) or (text_line("nothing that stands out in the cell now makes work wait", "dim"),)
+    return Section("What may explain it", told, OWN)
 
 
 def is_about(each: Recommendation, names: Collection[str]) -> bool:

@@ -380,7 +380,7 @@ def physical_facts(node: NodeDetail) -> list[tuple[str, str]]:
             over = f", requests up to {permille(node.overcommit[name])} of that" if name in node.overcommit else ""
             there = f"{amount(name, node.physical[name])} physical, {amount(name, node.allocatable[name])} for work"
             pairs.append((title, there + over))
-    for name, title in (("cpu_milli", "cpu used"), ("memory_mib", "memory used")):
+    for name, title in (("cpu_milli", "cpu used"), ("memory_mib", "mem used")):
         if name in node.in_use:
             share = node.in_use[name] * 1000 // max(node.physical[name], 1)
             pairs.append((title, f"{amount(name, node.in_use[name])}, {permille(share)}"))

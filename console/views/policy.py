@@ -104,7 +104,9 @@ def review_sections(reviews: Sequence[Review], width: int) -> list[Section]:
     """Open reviews first."""
     waiting = [each for each in reviews if not each.closed_ms]
     looked = [each for each in reviews if each.closed_ms]
-    lines = [line for each in waiting for line in _review(each, width)] or [text_line("none", "dim")]
+    lines = [line for each in waiting for line in _review(each, width)] or [
+        text_line(line, "dim") for line in wrap("none open: what was executed without votes is reviewed here", width)
+    ]
     sections = [Section("Open reviews", tuple(lines), f"{key_of('close_review')} closes one, ↵ opens its proposal")]
     if looked:
         gone = [line for each in looked for line in _review(each, width)]

@@ -17,7 +17,17 @@ from console.text.tones import state_look
 from console.views.lists import Heading, Row, Span
 from console.views.sections import Line, Section, text_line
 from runbooks.plans import checks, typed_plan
-from runbooks.plans.typed_plan import Difference, Effect, EvidenceRef, Plan, Proposal, Step, StepStanding, VoteLine
+from runbooks.plans.typed_plan import (
+    Difference,
+    EarlierPlan,
+    Effect,
+    EvidenceRef,
+    Plan,
+    Proposal,
+    Step,
+    StepStanding,
+    VoteLine,
+)
 
 if TYPE_CHECKING:
     from runbooks.gate.approval_policy import Caller
@@ -114,7 +124,7 @@ def list_row(proposal: Proposal, now_ms: int) -> Row:
     cells: tuple[Span, ...] = (
         (printable(proposal.id), ""),
         (f"{glyph} {state_word(proposal.state)}", tone),
-        (proposal.tier, "warn" if proposal.tier in ("T2", "T3") else "dim"),
+        (proposal.tier, "warn" if proposal.tier in ("T2", "T3") and proposal.state not in typed_plan.ENDED else "dim"),
         (printable(proposal.title), ""),
         (name_of(proposal.plan.author.subject), "dim"),
         (votes_word(proposal), ""),
@@ -175,7 +185,7 @@ def decision_sections(
 ) -> tuple[list[Section], list[Section]]:
     """The plan and how it stands, in the order in which it is decided on: for the page, the shell and linear mode.
     `caller`: tells what this console lacks to sign; `found`: the finding that the proposal follows from."""
-    plan = [head_section(proposal, now_ms, width), *plan_sections(proposal, width), *carried_sections(proposal, width)]
+    plan = [head_section(proposal, now_ms, width), *plan_sections(proposal, width), *context_sections(proposal, width)]
     keys, nobody_named = (keys_note(caller), not caller.keys) if caller is not None else ("", False)
     standing = [
         vote_section(proposal, width, me, keys, nobody_named=nobody_named),
@@ -199,10 +209,25 @@ def plan_sections(proposal: Proposal, width: int) -> list[Section]:
     ]
 
 
-def carried_sections(proposal: Proposal, width: int) -> list[Section]:
-    """The way in which the deciding scheduler is reached now: no part of the plan, and not signed."""
-    lines = [line for told in proposal.carried for line in hanging("", printable(told), width)]
-    return [Section("How it reaches Slurm", tuple(lines), "current connection")] if lines else []
+def context_sections(proposal: Proposal, width: int) -> list[Section]:
+    """What is no part of the plan, and not signed: earlier plans whose effect it takes back, and how the deciding
+    scheduler is reached now."""
+    earlier = [line for each in proposal.takes_back for line in _earlier(each, width)]
+    carried = [line for told in proposal.carried for line in hanging("", printable(told), width)]
+    return [
+        *([Section("What it takes back", tuple(earlier), "on the record")] if earlier else []),
+        *([Section("How it reaches Slurm", tuple(carried), "current connection")] if carried else []),
+    ]
+
+
+def _earlier(each: EarlierPlan, width: int) -> list[Line]:
+    """A plan that was carried out, who wanted it, and why in their own words."""
+    votes = ", ".join(map(name_of, each.approved_by))
+    by = f"by {name_of(each.author)}{f', approved by {votes}' if votes else ''}"
+    head = f"{each.proposal}  {each.title}  {by}, {wall_time(each.executed_ms)}"
+    first, *rest = hanging("", printable(head), width, "", "strong")
+    lines = [Line(first.spans, f"proposal {printable(each.proposal)}"), *rest]
+    return [*lines, *(framed(each.reason, width - 2, "  ") if each.reason else [text_line("  gave no reason", "dim")])]
 
 
 def screen_digest(sections: Sequence[Section]) -> str:

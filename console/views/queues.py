@@ -202,7 +202,8 @@ def _quota(known: QueuePageData, vertex: VertexReport | None, width: int) -> Sec
         lines += _flavor(flavor, vertex, width)
     if not lines:
         lines = [text_line("no quota, nothing in use", "dim")]
-    lines += [Line(tuple(legend(parts))) for parts in ((USED, BORROWED, BURST), (LENT, IDLE))]
+    signs = (USED, BORROWED, BURST, LENT, IDLE)
+    lines += [Line(tuple(legend(parts))) for parts in ((signs,) if width >= LEGEND else (signs[:3], signs[3:]))]
     lines += _burst(spec, vertex, width)
     return Section("Quota", tuple(lines), keys=":set-quota changes it")
 
@@ -296,11 +297,11 @@ def _neighbours(known: QueuePageData, vertex: VertexReport, width: int) -> Secti
                 f"{verb} {quantity(name, amount)} {title}"
                 for verb, amount in (("borrows", borrowed), ("lends", lent)) if amount
             )  # fmt: skip
-            room = max(8, width - len(told) - 4)
+            room = max(8, width - len(told) - 3)
             here = each.name == vertex.name
-            mark = (BORROWED if borrowed else LENT).sign
+            mark = BORROWED if borrowed else LENT
             spans = (
-                (f"{mark} ", "info" if borrowed else "accent"),
+                (f"{mark.sign} ", mark.tone),
                 (fit(printable(each.name), room), "strong" if here else "link"),
                 (f" {told}", ""),
             )
@@ -340,11 +341,11 @@ def _waits(values: dict[str, Any], width: int) -> Line:
     wait = duration(values["wait"] or 0)
     size = milli(values["gpu"]) + " GPU" if values["gpu"] else milli(values["cpu"] or 0) + " CPU"
     reason = max(8, min(24, width // 3))
-    name = max(8, width - reason - 8 - 11)
+    name = max(8, width - reason - 9 - 11)
     spans = (
         (fit(printable(values["id"]), name), "link"),
-        (fit(f" {size}", 11), "dim"),
-        (f"{wait:>7} ", ""),
+        (fit(size, 11, right=True), "dim"),
+        (f"{wait:>7}  ", ""),
         (fit(printable(values["reason"] or NONE), reason), ""),
     )
     return Line(spans, f"workload {printable(values['id'])}")
@@ -365,8 +366,8 @@ def _runs(values: dict[str, Any], width: int) -> Line:
     name = max(8, width - 11 - 9)
     spans = (
         (fit(printable(values["id"]), name), "link"),
-        (fit(f" {size}", 11), ""),
-        (f"{duration(values['run'] or 0):>8} ", "dim"),
+        (fit(size, 11, right=True), ""),
+        (f"{duration(values['run'] or 0):>9}", "dim"),
     )
     return Line(spans, f"workload {printable(values['id'])}")
 
@@ -429,6 +430,8 @@ def _path(shares: Sequence[int]) -> str:
 
 MOST = 10_000
 """Queues of a tree; the engine gives no more rows at once."""
+LEGEND = 46
+"""Cells that the signs of a bar and their words take on one line."""
 BAR = 14
 _NEEDED = (
     "parent", "depth", "gpu_used", "gpu_nominal", "cpu_used", "cpu_nominal",

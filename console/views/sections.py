@@ -96,8 +96,12 @@ def quantity(name: str, value: int) -> str:
     return milli(value) if value < 100_000 else milli(round(value, -3))
 
 
+FACT = 11
+"""Cells of the label of a fact: where its value begins."""
+
+
 def fact(label: str, text: str, tone: str = "") -> Line:
-    return Line(((fit(label, max(11, len(label) + 1)), "dim"), (printable(text), tone)))
+    return Line(((fit(label, max(FACT, len(label) + 1)), "dim"), (printable(text), tone)))
 
 
 def plural(word: str, count: int) -> str:

@@ -12,7 +12,19 @@ from typing import TYPE_CHECKING
 
 from console.actions.key_map import key_of
 from console.text.plain_tables import change, heads, middle, signed_spread, table
-from console.text.terminal_text import cut, cut_name, duration, money, permille, printable, timestamp, wrap
+from console.text.terminal_text import (
+    NONE,
+    cut,
+    cut_name,
+    duration,
+    fit,
+    fit_name,
+    money,
+    permille,
+    printable,
+    timestamp,
+    wrap,
+)
 from console.views.proposal import hanging
 from console.views.sections import Line, Section, plural, text_line
 from recommender.findings.suggestions import figure
@@ -166,6 +178,36 @@ def followed_text(followed: Followed) -> str:
     if followed.way == "left":
         told = {"held": "resolved without action", "no": "did not resolve"}.get(followed.verdict.outcome, told)
     return f"{followed.id}  {way}: {told}; {printable(followed.verdict.why)}"
+
+
+_RESULTS = {
+    ("acted", "held"): ("✓ held", "ok"),
+    ("acted", "partly"): ("◑ held partly", ""),
+    ("acted", "no"): ("✗ did not hold", "warn"),
+    ("left", "held"): ("✓ resolved", ""),
+    ("left", "no"): ("✗ not resolved", ""),
+}
+"""Sign and word of a verdict, by whether the suggestion was acted on."""
+
+
+def followed_rows(followed: Sequence[Followed], width: int) -> tuple[Line, ...]:
+    """Promises and what came of them, one a line below their headings."""
+    wide = [9, 16, 10]
+    heads = ("ID", "RESULT, OR DUE", "BY", "MEASURED, OR PREDICTED")
+    room = max(10, width - sum(wide))
+    lines = [Line(((cut("".join(map(fit, heads, (*wide, room))), width), "dim"),))]
+    for each in followed:
+        result, tone = f"○ {timestamp(each.due_ms)[5:16]}", "dim"
+        promise, seen = each.expected, each.expected.to
+        if each.verdict is not None:
+            result, tone = _RESULTS.get((each.way, each.verdict.outcome), ("· not measured", "dim"))
+            seen = promise.to if each.verdict.seen is None else each.verdict.seen
+        of = printable(f"{promise.metric} of {f'{promise.of} {promise.subject}'.strip()}")
+        told = f"{figure(promise.metric, promise.was)} → {figure(promise.metric, seen)}  {of}"
+        who = fit_name(printable(each.who) if each.way == "acted" else NONE, wide[2] - 2) + "  "
+        start = ((fit(printable(each.id), wide[0]), ""), (fit(result, wide[1]), tone), (who, ""))
+        lines.append(Line((*start, (cut(told, room), "dim"))))
+    return tuple(lines)
 
 
 def tried_text(simulated: SuggestionTrial, *, brief: bool = True) -> str:

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from console.actions.key_map import key_of
 from console.forms.filters import quoted
-from console.text.plain_tables import BOUND, conditions, estimate_line, terms, unblocking_lines
+from console.text.plain_tables import BOUND, conditions, estimate_facts, terms, unblocking_lines
 from console.text.terminal_text import NONE, cut, duration, fit, mebibytes, milli, money, printable, timestamp, wrap
 from console.text.tones import state_look
 from console.views.lists import RETURNED, Span
-from console.views.sections import Line, Section, fact, plural, text_line
+from console.views.sections import FACT, Line, Section, fact, plural, text_line
 from engine.executors.task_files import ProcessReport, TaskView
 from engine.model.queries import Change, GroupDetail, HistoryItem, TaskPlace, Unblocking, WorkloadDetail
 from engine.model.specs import RunSpec
@@ -430,7 +430,14 @@ def status_sections(view: WorkloadDetail, width: int, unblocking: Unblocking | N
 
 def run_time_section(likely: RuntimeEstimate | None, width: int) -> Section:
     """Estimate of its whole run time, and its reliability."""
-    return Section("How long it runs", tuple(map(text_line, wrap(estimate_line(likely), width))))
+    if likely is None:
+        return Section("How long it runs", (text_line("too few similar finished jobs for an estimate", "dim"),))
+    lines = [
+        fact("" if n else label, part)
+        for label, text in estimate_facts(likely)
+        for n, part in enumerate(wrap(text, max(12, width - FACT)))
+    ]
+    return Section("How long it runs", tuple(lines))
 
 
 def _workload_state(view: WorkloadDetail) -> Section:

@@ -479,6 +479,10 @@ class NodeDetail(msgspec.Struct, frozen=True, kw_only=True):
     """CPU and memory that work here is known to use."""
 
 
+FULL_BURN = 1000
+"""Burn, in thousandths, from which on an objective is missed."""
+
+
 class BurnWindow(msgspec.Struct, frozen=True, kw_only=True):
     """One window of an objective: the starts in it, and the late ones."""
 
@@ -501,6 +505,16 @@ class Burn(msgspec.Struct, frozen=True, kw_only=True):
     """The share of its work that should start within that time."""
     hour: BurnWindow
     six_hours: BurnWindow
+
+    @property
+    def is_missed_lately(self) -> bool:
+        """More starts of the last hour were late than may be."""
+        return (self.hour.burn_permille or 0) > FULL_BURN
+
+    @property
+    def is_missed(self) -> bool:
+        """So were those of the last six hours: somebody should be paged."""
+        return self.is_missed_lately and (self.six_hours.burn_permille or 0) > FULL_BURN
 
 
 class QueueDetail(msgspec.Struct, frozen=True, kw_only=True):

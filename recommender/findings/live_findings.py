@@ -330,7 +330,7 @@ def forgotten_cordons(
                 f"No action: {whole(capacity)} {unit} stay out of service"
                 + ("" if queued else "; nothing is waiting for them"),
             ),
-            thin=("why they were cordoned is not recorded, and there are no device health readings",),
+            thin=("whether they are healthy is not known here: ask whoever cordoned them",),
         )
     ]
 

@@ -27,6 +27,7 @@ from runbooks.gate.composition import Composed, compose, scope_of
 from runbooks.gate.decisions import BreakGlassHandler, Voting
 from runbooks.gate.executor import PlanExecutor
 from runbooks.gate.incidents import Incidents
+from runbooks.gate.objective_watch import ObjectiveWatch
 from runbooks.gate.policy_changes import freezes_now
 from runbooks.gate.policy_versions import Policies
 from runbooks.gate.proposal_status import ProposalStatus
@@ -93,6 +94,7 @@ class Gate:
         self._glass = BreakGlassHandler(self.audit, self.policies, self._status, self.outbox)
         self._executor = PlanExecutor(engine, self.audit, self.policies, self._status, self.outbox, self._now)
         self.incidents = Incidents(engine, self.audit, self.policies, clock, self.refuse_unless, alert_labels)
+        self._objectives = ObjectiveWatch(engine, self.incidents, clock)
         self._latest_ms = 0
         self._ready = False
         self._open()
@@ -252,7 +254,8 @@ class Gate:
         plan = plan_of(row, drafted, self.policies.current(connection), None, now_ms)
         note = "; ".join(self._broken(connection, drafted.actor, row, plan, now_ms))
         row = msgspec.structs.replace(row, digest=plan.digest(), note=note)
-        return self._status.shown(connection, row, plan, drafted.composed.words, drafted.request.reason)
+        shown = self._status.shown(connection, row, plan, drafted.composed.words, drafted.request.reason)
+        return self._status.in_context(connection, row, shown)
 
     def _make_room(self, connection: Connection, drafted: DraftedPlan, now_ms: int, newest: int) -> None:
         """Replaces an open proposal with the same request; and the oldest, when an author has too many open."""
@@ -445,6 +448,7 @@ class Gate:
             except MusterError:
                 continue  # It was said on record where it was met; the others must not wait for it.
         self._executor.recover()
+        self._objectives.look()
         self.outbox.deliver()
         self.audit.after()
 

@@ -6,7 +6,7 @@ preconditions, freezes and limits still allow what was approved.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -27,13 +27,27 @@ from runbooks.plans import typed_plan
 from runbooks.plans.amounts import span, utc
 from runbooks.plans.check_readings import evaluate
 from runbooks.plans.identity import Signed
-from runbooks.plans.typed_plan import TIERS, Blast, Difference, Party, Plan, Proposal, Sealed, Simulated, VoteLine
+from runbooks.plans.typed_plan import (
+    TIERS,
+    Act,
+    Blast,
+    Difference,
+    EarlierPlan,
+    Party,
+    Plan,
+    Proposal,
+    Sealed,
+    Simulated,
+    VoteLine,
+)
 
 if TYPE_CHECKING:
     from engine.control import Engine
     from runbooks.plans.typed_plan import Origin
 
 
+MAX_LOOKED_BACK = 100
+"""Plans that were carried out, the newest of which are looked at for what a plan takes back."""
 MAX_REMEMBERED = 1_000
 """Proposals that have ended, kept as they are shown."""
 
@@ -194,17 +208,25 @@ class ProposalStatus:
 
     def _listed(self, connection: Connection, row: ProposalRow) -> Proposal:
         if row.state not in typed_plan.ENDED:
-            return self.proposal(connection, row)
+            return self._stored(connection, row)
         stamp = (row.serial, self._audit.erased)
         known = self._ended.get(row.number)
         if known is None or known[0] != stamp:
             if len(self._ended) >= MAX_REMEMBERED:
                 self._ended.clear()
-            known = self._ended[row.number] = (stamp, self.proposal(connection, row))
+            known = self._ended[row.number] = (stamp, self._stored(connection, row))
         return known[1]
 
     def proposal(self, connection: Connection, row: ProposalRow) -> Proposal:
-        """As it is shown. Raises RefusedError when the stored plan is not the one that was voted on."""
+        """As it is shown, with what it takes back. Raises RefusedError when the stored plan is not the one that was
+        voted on."""
+        return self.in_context(connection, row, self._stored(connection, row))
+
+    def in_context(self, connection: Connection, row: ProposalRow, shown: Proposal) -> Proposal:
+        """With what it takes back; lists go without that."""
+        return msgspec.structs.replace(shown, takes_back=self._takes_back(connection, row, shown.plan))
+
+    def _stored(self, connection: Connection, row: ProposalRow) -> Proposal:
         plan, words, _ = store.plan_of(connection, row)
         reason = ""
         if plan.reason is not None:
@@ -251,6 +273,42 @@ class ProposalStatus:
             if row.state in typed_plan.ENDED
             else target_readings.carried(self._engine, (s.act for s in plan.steps)),
         )
+
+    def _takes_back(self, connection: Connection, row: ProposalRow, plan: Plan) -> tuple[EarlierPlan, ...]:
+        """For each target the last plan that did to it what this one takes back."""
+        targets = tuple(dict.fromkeys(target for step in plan.steps for target in step.act.targets))
+        wanted = _pairs(step.act for step in plan.steps)
+        found: list[EarlierPlan] = []
+        for earlier in store.carried_out_before(connection, row, MAX_LOOKED_BACK):
+            if not wanted:
+                break
+            try:
+                its_plan, words, _ = store.plan_of(connection, earlier)
+            except (RefusedError, msgspec.MsgspecError):
+                continue
+            undone = wanted & _pairs(act for step in its_plan.steps for act in step.rollback)
+            # What did the same before leaves nothing to take back.
+            wanted -= undone | _pairs(step.act for step in its_plan.steps)
+            names = {target for _, target in undone}
+            if names:
+                of_it = tuple(target for target in targets if target in names)
+                found.append(self._earlier(connection, earlier, its_plan, words, of_it))
+        return tuple(found)
+
+    def _earlier(
+        self, connection: Connection, row: ProposalRow, plan: Plan, words: RevisionText, targets: tuple[str, ...]
+    ) -> EarlierPlan:
+        reason = plan.reason
+        return EarlierPlan(
+            proposal=row.id, title=words.title, targets=targets, author=plan.requester or plan.author.subject,
+            approved_by=tuple(vote.subject for vote in self.votes(connection, row) if vote.verdict == "approve"),
+            executed_ms=row.executed_ms,
+            reason="" if reason is None else self._audit.reveal(connection, reason.ref) or "(erased)",
+        )  # fmt: skip
+
+
+def _pairs(acts: Iterable[Act]) -> set[tuple[str, str]]:
+    return {(act.action, target) for act in acts for target in act.targets}
 
 
 def unreadable(row: ProposalRow, why: str) -> Proposal:

@@ -31,6 +31,7 @@ from sqlalchemy import (
     insert,
     inspect,
     select,
+    tuple_,
     update,
 )
 
@@ -351,6 +352,16 @@ def in_states(connection: Connection, states: Sequence[str], limit: int = 1000) 
     """Newest first."""
     query = select(PROPOSAL).where(PROPOSAL.c.state.in_(list(states))).order_by(PROPOSAL.c.number.desc()).limit(limit)
     return [ProposalRow(**row) for row in connection.execute(query).mappings()]
+
+
+def carried_out_before(connection: Connection, row: ProposalRow, limit: int) -> list[ProposalRow]:
+    """Proposals that were begun before this one was, and not taken back, the newest first; all where it has not
+    begun."""
+    older = (PROPOSAL.c.executed_ms > 0) & (PROPOSAL.c.number != row.number) & (PROPOSAL.c.state != "rolled_back")
+    if row.executed_ms:
+        older &= tuple_(PROPOSAL.c.executed_ms, PROPOSAL.c.number) < (row.executed_ms, row.number)
+    query = select(PROPOSAL).where(older).order_by(PROPOSAL.c.executed_ms.desc(), PROPOSAL.c.number.desc()).limit(limit)
+    return [ProposalRow(**each) for each in connection.execute(query).mappings()]
 
 
 def count(connection: Connection, states: Sequence[str]) -> int:

@@ -368,6 +368,8 @@ class IncidentChange(msgspec.Struct, frozen=True, kw_only=True):
     subject: str = ""
     """Object that it happened to."""
     proposal: str = ""
+    pools: tuple[str, ...] = ()
+    """Pools whose nodes it is about."""
     own: bool = False
     """It is about an object of the incident."""
 

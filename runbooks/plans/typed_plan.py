@@ -467,6 +467,21 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """Both in a sentence."""
 
 
+class EarlierPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan that was carried out, and whose effect another one takes back."""
+
+    proposal: str
+    title: str
+    targets: tuple[str, ...]
+    """Those of its targets that the other one is about."""
+    author: str
+    approved_by: tuple[str, ...]
+    executed_ms: int
+    """Wall clock (Unix ms)."""
+    reason: str
+    """The author's words, unchecked; empty where none were given."""
+
+
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     """A plan shown to a person: what, on what, with which effect, how to take it back, until when, and how it stands.
     All words are rendered from the typed plan."""
@@ -517,6 +532,9 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     carried: tuple[str, ...] = ()
     """How it is carried to another scheduler, as that is reached now, and what is read back; nothing where Muster
     decides, and of what has ended. No part of the plan."""
+    takes_back: tuple[EarlierPlan, ...] = ()
+    """Plans on the record whose effect on the same targets it takes back, the newest first, such as the cordon of nodes
+    that it uncordons. No part of the plan."""
 
 
 class Review(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,6 @@ unpacked only where MUSTER_SLURM_INSTALL=1, as in CI; elsewhere a test that find
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import random
 import shutil
@@ -29,6 +28,7 @@ import pytest
 
 from engine.external.slurm.connection import SlurmConnection
 from tests.support.patience import PATIENCE_S
+from tests.support.process_shared import locked, shared_by_processes
 
 SCRIPTS = Path(__file__).resolve().parents[2].parent / "shared" / "slurm"
 SAMPLES = SCRIPTS / "samples"
@@ -176,25 +176,14 @@ def shared(release: str) -> Iterator[SlurmCluster]:
     if reason := why_not(release):
         pytest.skip(reason)
     folder = Path(tempfile.gettempdir()) / f"muster-slurm-{release}"
-    users = folder.with_suffix(".users")
-    mine = users / f"{os.getpid()}-{random.getrandbits(32):08x}"
     cluster = SlurmCluster(folder, release, ("--accounting", "--topology"))
-    with _locked(folder):
-        users.mkdir(exist_ok=True)
-        if folder.exists() and not any(_alive(user) for user in users.iterdir()):
-            # Of a run that was killed: half of its daemons may be gone.
-            cluster.down()
+
+    def up() -> None:
         cluster.options += ("--port", str(_port_of(folder)))
         cluster.up()
-        mine.touch()
-    try:
+
+    with shared_by_processes(folder, up, cluster.down):
         yield cluster
-    finally:
-        with _locked(folder):
-            mine.unlink(missing_ok=True)
-            if not any(_alive(user) for user in users.iterdir()):
-                cluster.down()
-                shutil.rmtree(users, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -206,7 +195,7 @@ def own(release: str, *options: str) -> Iterator[SlurmCluster]:
     small = ("--cpu-nodes", "2", "--gpu-nodes", "1", "--cloud-nodes", "1")
     cluster = SlurmCluster(folder, release, (*small, *options))
     try:
-        with _locked(Path(tempfile.gettempdir()) / "muster-slurm-own"):
+        with locked(Path(tempfile.gettempdir()) / "muster-slurm-own"):
             cluster.options += ("--port", str(_free_port()))
             cluster.up()
         cluster.remember()
@@ -217,21 +206,6 @@ def own(release: str, *options: str) -> Iterator[SlurmCluster]:
                 cluster.kill(daemon, signal.SIGCONT)
         cluster.down()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def _alive(user: Path) -> bool:
-    """The process that wrote its name there still lives; a name left behind by one that was killed is removed."""
-    if Path(f"/proc/{user.name.split('-')[0]}").exists():
-        return True
-    user.unlink(missing_ok=True)
-    return False
 
 
 def _port_of(folder: Path) -> int:

@@ -17,7 +17,7 @@ from textual.timer import Timer
 from console.actions.registry import ActionTarget
 from console.client.change_feed import in_thread
 from console.forms.filters import Value, matches, parse_filter
-from console.text.terminal_text import cut, printable
+from console.text.terminal_text import cut, printable, wrap
 from console.tui.widgets.pane import Connect, DetailPane
 from console.views.draft import SINCE_MS, by_keys, draft_columns, list_line
 from console.views.sections import Line, Section, text_line
@@ -232,7 +232,8 @@ class DraftsPane(DetailPane[tuple[tuple[DraftRun, ...], int]]):
         if not lines and self._terms:
             lines = [text_line(f"no drafts match {self.filter_text}", "dim")]
         elif not lines:
-            lines = [text_line("none yet: press d on a selected object, or :draft QUESTION", "dim")]
+            none = "none yet: d on any page drafts what to do about what is selected, or :draft QUESTION"
+            lines = [text_line(line, "dim") for line in wrap(none, width)]
         return [Section("Drafts", tuple(lines), "✓ by rule, and by the model")], []
 
 

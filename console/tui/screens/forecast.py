@@ -19,6 +19,7 @@ from console.text.progress_line import TimeLeft
 from console.text.terminal_text import cut, duration, fit, printable, wrap
 from console.tui.widgets.pane import AsOf, ChartPane, Connect, DetailPane, SectionsView
 from console.views.forecast import NOT_YET, ONE, CapacityStep, ForecastPageData, Wait, chart, measured, pages, unit_of
+from console.views.proposal import hanging
 from console.views.sections import Line, Section, metered, text_line
 from console.views.what_if import outlook_sections, rests_on, run_line
 from engine.model.errors import MusterError, RefusedError, SpecError
@@ -487,8 +488,13 @@ class WhatIfPane(DetailPane[WhatIfRuns]):
     def _result(self, detail: WhatIfRuns, width: int) -> list[Section]:
         shown = detail.shown
         if shown is None:
-            text = "Edits run on a fork of the cell, ahead of real time: same engine, sampled run times."
-            return [Section("Before and after", tuple(text_line(line, "dim") for line in wrap(text, width)))]
+            told = (
+                (key_of("rehearse"), "runs the edits on a fork of the cell, ahead of real time"),
+                ("shows", "waits, evictions and cost, with the edits and without"),
+                ("how", "same engine; run times are sampled, once for each seed"),
+            )
+            lines = [line for label, text in told for line in hanging(f"{label:<7}", text, width)]
+            return [Section("Before and after", tuple(lines), "nothing run yet")]
         if shown.error is not None:
             problem = f"{shown.error.problem}. {shown.error.remedy}"
             return [

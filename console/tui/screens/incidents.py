@@ -73,8 +73,8 @@ class IncidentsPane(WordsPane):
         """Called on a thread."""
         client = self.connect()
         found = client.incidents(states, MAX_ROWS)
-        wall_ms = client.whoami().now_ms
-        rows = [row_of(each, wall_ms) for each in found]
+        now_ms = client.health().now_ms
+        rows = [row_of(each, now_ms) for each in found]
         kept = rows_that_match(rows, HEADINGS, terms)
         return Window(offset, kept[offset : offset + limit], len(kept), len(rows), 0, 0)
 

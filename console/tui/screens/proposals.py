@@ -39,7 +39,7 @@ from console.views.proposal import (
 )
 from console.views.sections import Line, Section, text_line
 from console.views.suggestions import (
-    followed_text,
+    followed_rows,
     found_lines,
     found_sections,
     list_line,
@@ -435,8 +435,7 @@ class RecommendationsPane(DetailPane[Recommendations]):
         if detail.aside:
             left.append(Section("Dismissed", self._lines(detail.aside, width), "rejected, or acted on"))
         if detail.followed:
-            told = [line for each in detail.followed for line in wrap(followed_text(each), width)]
-            left.append(Section("Outcomes", tuple(text_line(line, "dim") for line in told)))
+            left.append(Section("Outcomes", followed_rows(detail.followed, width)))
         if detail.unknown:
             told = [line for text in detail.unknown for line in wrap(printable(text), width)]
             left.append(Section("Not known", tuple(text_line(line, "dim") for line in told)))

@@ -232,23 +232,24 @@ NOWHERE = Environment()
 
 def top_bar(
     health: Health | None, title: str, at_ms: int, version: int, *, read_only: bool, width: int, retrying: bool = False,
-    environment: Environment = NOWHERE, others: tuple[str, bool] = ("", False),
+    starting: str = "", environment: Environment = NOWHERE, others: tuple[str, bool] = ("", False),
 ) -> list[Span]:  # fmt: skip
-    """The first line: which cell, its clock and speed, the version shown, and whether one may act. `environment`: that
-    of the cell, for another window that looks the same may be the test cell. `others`: who else is here, and whether
-    on the same thing."""
+    """The first line: which cell, its clock and speed, the version shown, and whether one may act. `starting`: how far
+    its engine is, that is not ready yet. `environment`: that of the cell, for another window that looks the same may be
+    the test cell. `others`: who else is here, and whether on the same thing."""
     production, where = environment.production, where_spans(environment)
     brand: list[Span] = [] if where and width < NARROW else [(" muster ", "brand")]
     spans: list[Span] = [*brand, *where, (" ", "top")]
     if health is None:
-        spans += [(printable(title), "top"), ("  retrying …" if retrying else "  connecting …", "off")]
+        doing = printable(starting) or ("retrying …" if retrying else "connecting …")
+        spans += [(printable(title), "top"), (f"  {doing}", "off")]
         return [*spans, ("  read-only", "key")] if read_only else spans
     spans.append((printable(health.cell or title)[:24], "strong" if production else "top"))
     if width < NARROW:
         return [*spans, *_narrow(health, at_ms, read_only=read_only, retrying=retrying)]
     spans.append((f"  {timestamp(at_ms, date=width >= 100)} UTC", "top"))
     spans.append((_pace(health), "caution" if health.paused else "off"))
-    brief = others[0] and width < WIDE
+    brief = (others[0] or read_only) and width < WIDE
     spans.append(("" if brief else f"  v{version:,}", "off"))
     spans.append(("  " if retrying else " ", "off"))
     spans.append((" ✗ retrying ", "alarm") if retrying else ("●" if brief else " ● connected", "off"))
@@ -347,7 +348,7 @@ class FrameDrawing:
             top_bar(
                 health, app.title, self._at_ms, self._version,
                 read_only=app.read_only, width=app.size.width, retrying=app.link.outage is not None,
-                environment=app.environment,
+                starting=app.link.starting, environment=app.environment,
                 others=(app.beside.words(), app.beside.together),
             )
         )  # fmt: skip

@@ -169,8 +169,19 @@ GUTTER = 2
 """Cells before the first column, for the cursor and the mark."""
 GAP = 2
 """Cells behind each column."""
+MORE = 2
+"""Cells at the right edge that say that there are more columns."""
 LEVELS = ("", "²", "³")
 """Signs behind the arrow of the second and third sorted column."""
+
+
+class VisibleCells(NamedTuple):
+    """Range of cells of a line that is in view."""
+
+    width: int
+    shift: int
+    """Cells scrolled to the right."""
+    most_shift: int
 
 
 class Columns:
@@ -207,6 +218,18 @@ class Columns:
         left = across - GUTTER - sum(self._widths) - GAP * (len(self._widths) - 1)
         return [*self._widths[:-1], self._widths[-1] + max(0, left)]
 
+    def in_view(self, across: VisibleCells) -> list[int]:
+        """Cells of the columns up to the right edge. Of one that stands across it text is cut, and a number left out:
+        half of a number is another number."""
+        room = across.width + across.shift - GUTTER - (MORE if across.most_shift > across.shift else 0)
+        seen: list[int] = []
+        for heading, width in zip(self.headings, self.widths(across.width), strict=True):
+            if width > room:
+                return [*seen, 0 if heading.right else max(0, room)]
+            seen.append(width)
+            room -= width + GAP
+        return seen
+
     def total(self, across: int) -> int:
         """Cells of a row, of which `across` are in view."""
         widths = self.widths(across)
@@ -238,15 +261,6 @@ NAMES = frozenset(("id", "name", "queue", "parent", "pool", "node", "rack", "ten
 """Columns of names, which keep their end when they are cut."""
 
 
-class VisibleCells(NamedTuple):
-    """Range of cells of a line that is in view."""
-
-    width: int
-    shift: int
-    """Cells scrolled to the right."""
-    most_shift: int
-
-
 class TableDrawing:
     """Draws the lines of one table."""
 
@@ -264,7 +278,7 @@ class TableDrawing:
     def header(self, across: VisibleCells) -> Strip:
         style, width = self._tones["header"], across.width
         segments = [drawn(" " * GUTTER, style)]
-        for heading, cells in zip(self.columns.headings, self.columns.widths(width), strict=False):
+        for heading, cells in zip(self.columns.headings, self.columns.in_view(across), strict=False):
             arrow = self.columns.arrow(heading.name)
             # A narrow column keeps its arrow and loses letters of its title.
             title = cut(heading.title, max(0, cells - len(arrow))) + arrow
@@ -282,12 +296,16 @@ class TableDrawing:
     def row(self, row: Row, across: VisibleCells, *, at_cursor: bool, focused: bool, marked: bool) -> Strip:
         dot = "●" if marked else " "
         gutter = "▌" + dot if at_cursor and focused else dot + " "
-        widths = self.columns.widths(across.width)
+        widths = self.columns.in_view(across)
         # Neighbours of one style are one piece.
         runs = [(gutter, self._style("accent", at_cursor))]
-        for (text, tone), heading, width in zip(row.cells, self.columns.headings, widths, strict=True):
+        for (text, tone), heading, width in zip(row.cells, self.columns.headings, widths, strict=False):
             fitted = fit_name if heading.name in NAMES else fit
             cell = fitted(text, width, right=heading.right) + " " * GAP
+            if tone == "ok" and not at_cursor:
+                # What is as it should be has a sign in its colour, and a word that does not call.
+                runs.append((cell[:1], self._style(tone, at_cursor)))
+                cell, tone = cell[1:], "dim"
             style = self._style("" if at_cursor and tone in QUIET else tone, at_cursor)
             if runs[-1][1] is style:
                 runs[-1] = (runs[-1][0] + cell, style)

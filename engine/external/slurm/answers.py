@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from engine.external.answer_cutter import NOT_PLAIN_JSON
 from engine.external.slurm.capabilities import (
     OVER,
     SlurmDenied,
@@ -45,8 +46,6 @@ UNSPECIFIED = -1
 
 DEEPEST = 100
 """Lists in lists. Slurm has some ten."""
-NOT_PLAIN_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises of a text that `decoded` may still be able to read."""
 
 
 class Fault(msgspec.Struct, frozen=True):

@@ -18,6 +18,7 @@ from typing import Any, TypeVar, Unpack
 
 import msgspec
 
+from engine.external.answer_cutter import Cutter
 from engine.external.slurm import entries
 from engine.external.slurm import names as hostlist
 from engine.external.slurm.answers import SlurmAnswer, ignored_fields, job_id, number_in, read_all
@@ -43,7 +44,7 @@ from engine.external.slurm.records import (
     TopologySwitch,
 )
 from engine.external.slurm.scontrol import Commands
-from engine.external.slurm.session import Cutter, JobUpdate, SlurmSession, whole_minutes
+from engine.external.slurm.session import JobUpdate, SlurmSession, whole_minutes
 from engine.external.slurm.transport import IN_FLIGHT, LARGEST_ANSWER, SlurmTransport, TokenFile, where
 from engine.model.errors import SpecError
 

@@ -1,7 +1,7 @@
 """The line to slurmrestd: HTTP over a Unix socket or TCP, with the tokens that TCP asks for.
 
-Only this module of the engine speaks HTTP (import-linter holds it so), and httpx is imported when a line is opened. The
-number of requests at a time and the size of answers are bounded.
+Only this module and its like for Kubernetes speak HTTP in the engine (import-linter holds it so), and httpx is imported
+when a line is opened. The number of requests at a time and the size of answers are bounded.
 
 Reads keep connections alive, and are asked once more when a kept one turns out dead. Writes use a new connection each
 and are never repeated: if the connection could not be made, nothing was asked. While slurmctld is down slurmrestd holds
@@ -33,7 +33,7 @@ from engine.model.errors import SpecError
 if TYPE_CHECKING:
     import httpx
 
-    from engine.external.slurm.session import Cutter
+    from engine.external.answer_cutter import Cutter
 
 
 LONGEST = 16_384

@@ -27,12 +27,13 @@ from console.cli.main import EXIT_CODES, parser, run
 from console.cli.start import _connector
 from console.client.attach import settings_of
 from console.client.credentials import Identity
-from console.client.launch import EngineRecord, engine_again, ensure_engine, last_words, read_record
+from console.client.launch import EngineRecord, engine_again, ensure_engine, how_far, last_words, read_record
 from console.client.remote import RemoteClient
 from console.client.sockets import probe
 from console.evals.engine_runs import LiveReplay
 from console.forms.filters import FilterError
 from console.forms.settings import CellPaths, paths_in
+from console.text.progress_line import told_in_log
 from console.views.lists import ListView
 from engine.control import Engine
 from engine.journal.process_locks import this_process
@@ -42,6 +43,7 @@ from engine.model.commands import Hold, Submit
 from engine.model.queries import Kind, Query, ShowbackRequest
 from engine.model.spec_parts import PRESETS
 from engine.model.specs import Policy, QueueSpec
+from engine.traces.progress import counter
 from engine.traces.replay import Estimate, prepare
 from runbooks.actions.catalogue import CATALOG
 from runbooks.actions.declaration import ORDERS, POLICIES
@@ -198,7 +200,7 @@ def test_why_tells_how_long_it_may_run_and_what_that_rests_on(
     shell: Shell, loop: EngineLoop, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert shell("why", "first") == 0
-    told = "(from its requested time; finished runs: no similar jobs; no such estimate scored yet)"
+    told = "from its requested time; finished runs: no similar jobs accuracy no such estimate scored yet"
     assert told in " ".join(capsys.readouterr().out.split())
     plain = msgspec.structs.replace(gpu_job("plain"), estimate_ms=0)
     loop.call(lambda engine: engine.command(Submit(workloads=(plain,))))
@@ -209,9 +211,7 @@ def test_why_tells_how_long_it_may_run_and_what_that_rests_on(
     loop.call(lambda engine: engine.advance(engine.now_ms + 6 * HOUR_MS))
     assert shell("why", "train-0") == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert (
-        " finished runs, 12 of the same tenant, name and size; p90 correct in 100%, p50 within 2x in 100% of " in told
-    )
+    assert " finished runs, 12 of the same tenant, name and size accuracy p90 correct in 100%, p50 within" in told
     assert shell("why", "train-0", "--json") == 0
     assert json.loads(capsys.readouterr().out)["estimate"]["p50_ms"] == pytest.approx(HOUR_MS, rel=0.01)
 
@@ -899,6 +899,22 @@ def test_last_words_of_a_log(tmp_path: Path) -> None:
     log.write_text("muster: old\nmuster: what went wrong\n  Do this\n  and that\n")
     assert last_words(log) == ("what went wrong", "Do this\nand that")
     assert last_words(log, start=log.stat().st_size) == ("", "")
+
+
+def test_how_far_a_start_is_can_be_read_from_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "x.log"
+    log.write_text("muster is starting: of an earlier start\n")
+    start = log.stat().st_size
+    with log.open("a") as err:
+        monkeypatch.setattr(sys, "stderr", err)
+        with told_in_log():
+            assert how_far(log, start) == ""
+            tell = counter("playing 30 days of history: day", 30)
+            assert tell is not None
+            tell(12)
+            assert how_far(log, start) == "playing 30 days of history: day 12 of 30, 40%"
+        print("muster engine 'demo' ready", file=err, flush=True)
+    assert how_far(log, start) == "playing 30 days of history: day 12 of 30, 40%", "other lines do not hide it"
 
 
 def test_main_exits_with_the_code(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,11 @@ from textual.pilot import Pilot
 
 from console.tui.app import MusterApp
 from engine.model.errors import UnreachableError
+from engine.traces.progress import stage
 from tests.console.fake_client import FakeClient
 from tests.console.tui.test_app import line, quick, until
 from tests.console.tui.test_hostile_text import PAGES, full
+from tests.support.patience import PATIENCE_S
 
 __all__ = ["quick"]
 
@@ -178,3 +180,18 @@ async def test_a_page_that_lost_its_engine_says_no_more_when_there_is_room_for_m
             shown = "\n".join(body(pilot))
             assert "Longest waits" in shown
             assert shown.count("loading …") >= 2, "neither work nor events were asked for at that width"
+
+
+async def test_while_the_engine_starts_the_first_line_says_how_far_it_is() -> None:
+    ready = threading.Event()
+
+    def connect() -> FakeClient:
+        stage("playing 30 days of history: day 12 of 30, 40%")
+        ready.wait(PATIENCE_S)
+        return FakeClient(5)
+
+    async with MusterApp(connect, title="demo", page="overview").run_test(size=(120, 36)) as pilot:
+        await until(pilot, lambda: "demo  playing 30 days of history: day 12 of 30" in line(pilot, "top"))
+        ready.set()
+        await until(pilot, lambda: "connected" in line(pilot, "top"))
+        assert "playing" not in line(pilot, "top")

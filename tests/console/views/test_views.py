@@ -14,10 +14,13 @@ from console.views.cell_overview import OverviewData, overview_columns
 from console.views.lists import EventLog, ListView, meter, summary
 from console.views.nodes import node_columns
 from console.views.sections import Section
+from console.views.suggestions import followed_rows
 from console.views.workload import workload_columns
 from engine.model.errors import SpecError
 from engine.model.queries import COLUMNS, Change, DependencyDetail, GroupDetail, TopologyDetail, Unblocking
 from engine.model.specs import Affinity, Spread, Toleration
+from recommender.findings.suggestions import Expected, Followed, Verdict
+from recommender.history.metrics import DAY_MS
 from runbooks.actions.catalogue import CATALOG
 from tests.console.fake_client import NOW_MS, FakeClient
 
@@ -96,6 +99,13 @@ def test_header_says_cell_clock_speed_version_and_whether_one_may_act() -> None:
     assert "×60" in text
     assert "v7" in text
     assert "read-only" in text
+    for retrying in (False, True):
+        spans = top_bar(
+            msgspec.structs.replace(health, incidents=2), "x", NOW_MS, 1_234_567, read_only=True, width=80,
+            retrying=retrying,
+        )  # fmt: skip
+        text = "".join(part for part, _ in spans)
+        assert text.index("read-only") + len("read-only") <= 80, "it is never cut"
 
 
 def test_banner_says_how_long_how_old_and_when_again() -> None:
@@ -350,3 +360,18 @@ def test_command_completion() -> None:
 
 def lines(sections: list[Section]) -> list[str]:
     return ["".join(text for text, _ in line.spans) for section in sections for line in section.lines]
+
+
+def test_what_came_of_suggestions_can_be_compared_down_its_columns() -> None:
+    promise = Expected(metric="nodes", of="pool", subject="a100", was=50, to=49, within_ms=3_600_000)
+    due = Followed(id="R-1", kind="idle", finding="", way="left", at_ms=0, due_ms=DAY_MS, expected=promise)
+    held = msgspec.structs.replace(
+        due, id="R-2", way="acted", who="erin", verdict=Verdict(outcome="held", seen=48.0, why="")
+    )
+    head, *rows = ["".join(text for text, _ in line.spans) for line in followed_rows((due, held), 65)]
+    assert rows[0].split("  ")[0] == "R-1"
+    assert "○ 01-02 00:00" in rows[0], "it is not due yet"
+    assert "✓ held" in rows[1]
+    assert "erin" in rows[1]
+    for row, moved in zip(rows, ("50 → 49", "50 → 48"), strict=True):
+        assert row.index(moved) == head.index("MEASURED"), "what is not due is as predicted, the other as measured"

@@ -149,7 +149,7 @@ def test_forgotten_cordons_suggest_uncordon() -> None:
     assert values["minimum time cordoned"] == "2.0 h"
     assert values["capacity out of service"] == "16 GPU"
     assert values["workloads queued"] == "12"
-    assert "health" in found.thin[0]
+    assert "healthy is not known" in found.thin[0]
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,12 @@ from sqlalchemy import update
 
 from engine.control import Engine
 from engine.model.errors import BusyError, NotFoundError, RefusedError, SpecError
-from runbooks.gate import incidents
+from runbooks.gate import incidents, objective_watch
 from runbooks.gate.approval_gate import Gate
 from runbooks.gate.incidents import INCIDENT
 from runbooks.plans.identity import Actor
 from runbooks.plans.incidents import AlertReport, IncidentObject, NewIncident, ReportedAlert
-from tests.support.cells import small_cell
+from tests.support.cells import small_cell, submit, workload
 from tests.support.gates import gate_of
 from tests.support.people import ALICE, BOB, DAVE, FAITH, NOW_MS, actor, team
 from tests.support.records import problems, records, types
@@ -234,3 +234,37 @@ def test_a_record_of_a_claim_that_nobody_might_make_is_found(engine: Engine, gat
         lambda connection: gate.audit.append(connection, "incident.claimed", SOURCE, proposal="I-1", data=data)
     )
     assert any("was not on call and claimed I-1" in problem for problem in problems(engine, tmp_path))
+
+
+MINUTE = 60_000
+
+
+def test_a_missed_objective_opens_one_incident_which_resolves_and_which_people_close(tmp_path: Path) -> None:
+    """Its breach is told once, also after somebody closed the incident while it went on; the next one opens another."""
+    plain = small_cell(1, 0)
+    queues = tuple(
+        msgspec.structs.replace(spec, start_within_ms=2 * MINUTE, objective_permille=900) if spec.name == "a" else spec
+        for spec in plain.queues
+    )
+    engine = Engine.open(None, cell=msgspec.structs.replace(plain, queues=queues))
+    gate = gate_of(engine, team(), Clock())
+
+    def passes(minutes: int) -> list[tuple[str, str, str]]:
+        engine.advance(engine.now_ms + minutes * MINUTE)
+        for _ in range(2 * objective_watch.EVERY_MS // 1_000):
+            gate.tick()
+        return [(each.id, each.state, each.source) for each in gate.incidents.incidents()]
+
+    assert passes(1) == []
+    engine.command(submit(*(workload(f"w{i}", gpu=8000, run=10 * MINUTE, estimate=10 * MINUTE) for i in range(4))))
+    assert passes(5) == [("I-1", "open", "service:muster")]
+    assert gate.incidents.incident("I-1").named("queue") == ("a",)
+    assert passes(30) == [("I-1", "open", "service:muster")], "still the same breach"
+    gate.incidents.close(actor(ALICE), "I-1", "a burst of long work, over in an hour")
+    assert passes(5) == [("I-1", "closed", "service:muster")], "a person closed it: it is not opened again"
+    passes(120)
+    engine.command(submit(*(workload(f"x{i}", gpu=8000, run=10 * MINUTE, estimate=10 * MINUTE) for i in range(4))))
+    assert passes(5)[0] == ("I-2", "open", "service:muster")
+    assert gate.incidents.incident("I-2").follows == "I-1"
+    assert passes(120)[0] == ("I-2", "resolved", "service:muster"), "over by itself; people close it"
+    assert problems(engine, tmp_path) == []

@@ -194,3 +194,26 @@ def test_what_cannot_be_asked_for(clock: Clock) -> None:
     waits = me.propose("cordon", ["n0"])
     with pytest.raises(RefusedError, match="cannot be rolled back"):
         me.gate.preview(ME, Request(rolls_back=waits.id))
+
+
+def test_a_plan_tells_whose_plan_it_takes_back_and_why_that_was_made(clock: Clock) -> None:
+    """Nodes are out, and somebody is about to return them: the record knows who took them out, and what for."""
+    watched = Watched(busy_engine())
+    me = Person(gate_of(watched, SOLO, clock))  # type: ignore[arg-type]
+
+    def done(action: str, nodes: list[str], reason: str) -> str:
+        proposal = me.propose(action, nodes, reason)
+        assert me.approve(proposal.id, proposal.digest).state == "verified"
+        return proposal.id
+
+    first = done("cordon", ["n0"], "firmware, done by 09:00")
+    second = done("cordon", ["n1"], "a fan is loud")
+    told = me.gate.preview(ME, asked("uncordon", ["n0", "n1"])).takes_back
+    assert [(each.proposal, each.targets, each.reason) for each in told] == [
+        (second, ("n1",), "a fan is loud"), (first, ("n0",), "firmware, done by 09:00"),
+    ]  # fmt: skip
+    back = done("uncordon", ["n0"], "the firmware is done")
+    again = done("cordon", ["n0"], "firmware once more")
+    assert [each.proposal for each in me.gate.proposal(back).takes_back] == [first], "what came later is no part of it"
+    latest = me.gate.preview(ME, asked("uncordon", ["n0"])).takes_back
+    assert [each.proposal for each in latest] == [again], "the last one counts"

@@ -16,13 +16,14 @@ from console.commands import incidents
 from console.service.local_client import LocalClient
 from console.tui.screens.incidents import IncidentPane, IncidentsPane
 from console.views.incidents import IncidentPage, incident_page
-from engine.model.commands import HoldQueues, Submit
+from engine.model.commands import FailNodes, HoldQueues, Submit
 from engine.model.errors import RefusedError
 from runbooks.drafts.typed_draft import DraftAsk, picked
 from runbooks.plans.identity import Actor
 from runbooks.plans.incidents import AlertReport, ReportedAlert
 from tests.console.tui.screens.test_proposal_pages import Cell, cell, decide, on_screen, shown
 from tests.console.tui.test_app import line, notes, press, quick, until, write  # noqa: F401
+from tests.support.gates import asked
 from tests.support.patience import PATIENCE_S
 from tests.support.people import ALICE, BOB
 from tests.support.served import gpu_job
@@ -41,12 +42,12 @@ def made() -> Iterator[Cell]:
         yield there
 
 
-def report(there: Cell, status: Any = "firing") -> None:
+def report(there: Cell, status: Any = "firing", key: str = "b") -> None:
     alert = ReportedAlert(
         status=status, labels={"alertname": "QueueWaitHigh", "severity": "critical", "queue": "b", "host": "login-3"},
         annotations={"summary": "wait p95 of b is 40 min"},
     )  # fmt: skip
-    there.base.acting_as(SOURCE).report_alerts(AlertReport(status=status, group_key="b", alerts=(alert,)))
+    there.base.acting_as(SOURCE).report_alerts(AlertReport(status=status, group_key=key, alerts=(alert,)))
 
 
 def drafted(client: LocalClient) -> None:
@@ -74,6 +75,7 @@ async def test_from_the_overview_to_a_claim_a_note_and_a_close(made: Cell) -> No
         text = on_screen(pilot)
         assert "host login-3 (host): not in this cell" in text.replace("node login-3", "host login-3")
         assert "b queue held" in text
+        assert "▸ wl-9  waits for 40m: queue b is held" in text, "what it says of itself explains it first"
         await press(pilot, "C")
         await until(pilot, lambda: "alice" in line(pilot, "title"))
         await press(pilot, "N")
@@ -146,6 +148,21 @@ async def test_a_read_only_console_says_why_its_keys_do_nothing(made: Cell) -> N
         await press(pilot, "C")
         await until(pilot, lambda: "read-only" in notes(pilot))
     assert made.base.incident("I-1").owner == ""
+
+
+def test_a_plan_before_it_is_told_once_as_a_plan_and_where_it_was(made: Cell) -> None:
+    """Not as events of its targets again; what happened to a target by itself is."""
+    client = made.of(ALICE)
+    cordon = client.propose(asked("cordon", ["g3"], "firmware"))
+    made.of(BOB).approve(cordon.id, cordon.digest)
+    made.loop.call(lambda engine: engine.advance(engine.now_ms + 600_000))
+    made.loop.call(lambda engine: engine.command(FailNodes(ids=("g3",))))
+    made.loop.call(lambda engine: engine.advance(engine.now_ms + 600_000))
+    report(made, key="again")
+    told = client.incident_changes("I-2")
+    assert [change.pools for change in told if change.proposal == cordon.id] == [("gpu",)]
+    of_node = [(change.what, change.pools) for change in told if change.subject == "g3"]
+    assert of_node == [("g3 down", ("gpu",))], "the cordon is told as the plan, the failure by itself"
 
 
 def test_it_is_said_in_words(made: Cell) -> None:

@@ -38,7 +38,7 @@ def test_a_node_shows_what_it_has_what_may_be_asked_for_and_what_is_used() -> No
         ("cpu", "16 CPU physical, 16 CPU for work"),
         ("memory", "68 GiB memory physical, 64 GiB memory for work, requests up to 125% of that"),
         ("cpu used", "3.4 CPU, 21%"),
-        ("memory used", "34 GiB memory, 50%"),
+        ("mem used", "34 GiB memory, 50%"),
     ]
     assert [title for title, _ in physical_facts(cell.node("idle"))] == ["cpu", "memory"]
     left, _ = node_columns(cell.node("busy"), 76)

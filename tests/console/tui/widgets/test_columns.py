@@ -8,10 +8,12 @@ import pytest
 
 from console.forms.filters import FilterError
 from console.forms.session_state import SessionState
+from console.text.tones import DARK, tones
 from console.tui.list_layout import ColumnDialog
 from console.tui.widgets.list_pane import kept_columns
+from console.tui.widgets.table_rows import Columns, TableDrawing, VisibleCells
 from console.tui.widgets.window_table import TablePosition, WindowTable
-from console.views.lists import LISTS, ListView, share_of
+from console.views.lists import LISTS, Heading, ListView, Row, share_of
 from tests.console.fake_client import FakeClient
 from tests.console.tui.test_app import console, here, hint, line, press, quick, until, write
 
@@ -196,3 +198,25 @@ async def test_a_frozen_page_stands_still_until_it_goes_on() -> None:
         await press(pilot, "f")
         await until(pilot, lambda: here(pilot).table.matched == 110)
         assert "as of" not in line(pilot, "title")
+
+
+def test_at_the_right_edge_a_text_is_cut_and_a_number_is_left_out_rather_than_half_shown() -> None:
+    drawing = TableDrawing()
+    drawing.retone(tones(DARK))
+    cells = [("alpha", ""), ("1234", ""), ("a long sentence", ""), ("98765", "")]
+    titles = (("id", False), ("gpu", True), ("told", False), ("cpu", True))
+    drawing.columns = Columns(tuple(Heading(name, name.upper(), right) for name, right in titles))
+    drawing.columns.measure([Row("a", tuple(cells))])
+
+    def drawn(width: int) -> str:
+        most_shift = max(0, drawing.columns.total(width) - width)
+        row = drawing.row(
+            Row("a", tuple(cells)), VisibleCells(width, 0, most_shift), at_cursor=False, focused=False, marked=False
+        )
+        assert row.cell_length == width
+        return row.text.rstrip()
+
+    assert drawn(38) == "  alpha  1234  a long sentence  98765"
+    assert drawn(36) == "  alpha  1234  a long sentence"
+    assert drawn(26) == "  alpha  1234  a long s…"
+    assert drawn(14) == "  alpha"

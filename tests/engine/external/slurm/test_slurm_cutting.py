@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from engine.external.answer_cutter import Cutter
 from engine.external.slurm.answers import split
-from engine.external.slurm.session import Cutter
 
 NASTY = '},\n {"job_id": 7, "x": [{"job_id":1},{"job_id":2}], "jobs": [{'
 

@@ -1,0 +1,95 @@
+"""Errors of asking a Kubernetes API server.
+
+    KubernetesRefused          it said no, and why
+    ├── KubernetesDenied       it does not know who asks, or they may not (401, 403)
+    └── VersionExpired         it no longer has the changes since that version, or the rest of that list (410)
+    KubernetesUnavailable      it did not say: nobody answers, the line broke, it has too much to do
+    ├── KubernetesSilent       the connection is there, and nothing comes
+    └── KubernetesUnreadable   its answer is nothing that an API server says
+
+The texts are the server's own and untrusted. A 410 comes in three forms: as the status of an answer, as an ERROR event
+in the stream of an answer that began with 200, and for a `continue` that is too old. `refusal` makes one error of all.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.model.errors import RefusedError, UnreachableError
+
+MAX_SAID = 300
+"""Letters of a server's text that an error repeats."""
+GONE = 410
+
+
+class KubernetesRefused(RefusedError):
+    """The server said no. `status` is of HTTP, `reason` the server's word for it, such as NotFound."""
+
+    def __init__(self, status: int, reason: str, problem: str, remedy: str = "") -> None:
+        super().__init__(problem, remedy)
+        self.status = status
+        self.reason = reason
+
+
+class KubernetesDenied(KubernetesRefused):
+    """The server does not know who asks (401), or knows and will not do it for them (403)."""
+
+
+class VersionExpired(KubernetesRefused):
+    """A version is too old: list again."""
+
+
+class KubernetesUnavailable(UnreachableError):
+    """No word of the server. `wait_s`: seconds after which it wants to be asked again; 0 = it named none."""
+
+    def __init__(self, problem: str, remedy: str = "", *, wait_s: float = 0.0) -> None:
+        super().__init__(problem, remedy)
+        self.wait_s = wait_s
+
+
+class KubernetesSilent(KubernetesUnavailable):
+    """The connection is there, and what should have come on it did not."""
+
+
+class KubernetesUnreadable(KubernetesUnavailable):
+    """An answer came whose shape is not known."""
+
+
+class StatusCause(msgspec.Struct, frozen=True):
+    reason: str = ""
+    message: str = ""
+
+
+class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
+    retry_after_seconds: int = 0
+    causes: tuple[StatusCause, ...] = ()
+
+
+class Status(msgspec.Struct, frozen=True):
+    """The answer of an API server that did not do what was asked."""
+
+    message: str = ""
+    reason: str = ""
+    code: int = 0
+    details: StatusDetails | None = None
+
+
+def status_of(body: bytes) -> Status:
+    """The Status in a body; of any other body its beginning as the message."""
+    try:
+        return msgspec.json.decode(body, type=Status)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return Status(message=body[:MAX_SAID].decode("utf-8", "replace").strip())
+
+
+def refusal(what: str, code: int, status: Status) -> KubernetesRefused:
+    """The error for an answer of 4xx. `what` begins the sentence: "listing pods"."""
+    said = status.message[:MAX_SAID] or status.reason or f"HTTP {code}"
+    problem = f"{what}: the API server says: {said}"
+    if code == 401:
+        return KubernetesDenied(code, status.reason, problem, "Log in again, or look at the user of this context")
+    if code == 403:
+        return KubernetesDenied(code, status.reason, problem, "Have a role that allows it bound to this user")
+    if code == GONE or status.reason in ("Expired", "Gone"):
+        return VersionExpired(code, status.reason, problem, "List again")
+    return KubernetesRefused(code, status.reason, problem)

@@ -1,0 +1,233 @@
+"""A large cluster listed and followed: `kubernetes_large.py [--pods 100000] [--nodes 10000] [--rate 1000]`.
+
+The API server is made up, a process of its own on loopback, and sends pods and nodes of the size of real ones (3.8 KB
+and 4.1 KB with their managedFields). `--kubeconfig FILE` asks a real one instead, for what is in it. Prints one JSON
+row for each: wall time, CPU time of this process, and how much its memory grew; for events, how long after it was sent
+each was taken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from engine.external.kubernetes.core_objects import KubernetesObject
+from engine.external.kubernetes.kinds import KINDS
+from engine.external.kubernetes.kubeconfig import KubernetesCluster, KubernetesUser, Reach, reach_of
+from engine.external.kubernetes.listing import KindReader
+from engine.external.kubernetes.observation import Observation
+from engine.external.kubernetes.reflector import ChangeBatch, Reflector
+from engine.external.kubernetes.transport import KubernetesTransport
+from tests.support.scripted_kubernetes import Answer, Query, ScriptedKubernetes, event, initial_end
+
+BY_NAME = {kind.resource: kind for kind in KINDS}
+FIELDS = [{"manager": "kubelet", "operation": "Update", "fieldsV1": {f"f:field-{n}": {".": {}} for n in range(60)}}]
+
+
+def pod(number: int, version: int) -> dict[str, Any]:
+    """3.8 KB, as one of a training job with one container."""
+    conditions = [
+        {"type": kind, "status": "True", "lastProbeTime": None, "lastTransitionTime": "2026-11-23T11:00:00Z"}
+        for kind in ("PodScheduled", "Initialized", "ContainersReady", "Ready")
+    ]
+    return {
+        "metadata": {
+            "name": f"train-{number:06d}-abcde",
+            "namespace": f"team-{number % 40}",
+            "uid": f"00000000-0000-4000-8000-{number:012d}",
+            "resourceVersion": str(version),
+            "creationTimestamp": "2026-11-23T11:00:00Z",
+            "labels": {"batch.kubernetes.io/job-name": f"train-{number // 8}", "app": "train", "sent": ""},
+            "annotations": {"kueue.x-k8s.io/workload": f"job-train-{number // 8}", "note": "x" * 650},
+            "ownerReferences": [
+                {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u", "controller": True}
+            ],
+            "managedFields": FIELDS,
+        },
+        "spec": {
+            "nodeName": f"node-{number % 10_000:05d}",
+            "containers": [
+                {
+                    "name": "main",
+                    "image": "registry.example/train:1",
+                    "resources": {"requests": {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "1"}},
+                    "env": [{"name": f"VARIABLE_{n}", "value": "value"} for n in range(12)],
+                    "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+                }
+            ],
+            "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+        },
+        "status": {"phase": "Running", "startTime": "2026-11-23T11:00:00Z", "conditions": conditions},
+    }
+
+
+def node(number: int, version: int) -> dict[str, Any]:
+    """4.1 KB, most of it the images that it has."""
+    quantities = {"cpu": "96", "memory": "768Gi", "nvidia.com/gpu": "8", "pods": "110"}
+    conditions = [
+        {"type": kind, "status": "False", "reason": "Good"} for kind in ("MemoryPressure", "DiskPressure", "Ready")
+    ]
+    return {
+        "metadata": {
+            "name": f"node-{number:05d}",
+            "uid": f"00000000-0000-4000-9000-{number:012d}",
+            "resourceVersion": str(version),
+            "labels": {f"label.example/{n}": f"value-{number % 7}" for n in range(20)},
+            "managedFields": FIELDS,
+        },
+        "spec": {"providerID": f"cloud:///{number}"},
+        "status": {
+            "capacity": quantities,
+            "allocatable": quantities,
+            "conditions": conditions,
+            "images": [{"names": [f"registry.example/image-{n}"], "sizeBytes": n} for n in range(30)],
+        },
+    }
+
+
+def serve(pods: int, nodes: int, rate: int) -> None:
+    """The made-up API server, until its input ends."""
+    bare = {"pods": [_text(pod(n, n + 1)) for n in range(pods)], "nodes": [_text(node(n, n + 1)) for n in range(nodes)]}
+    marks = [pod(n, 0) for n in range(min(pods, 1000))]
+
+    def answer(path: str, query: Query) -> Answer:
+        kind = path.rpartition("/")[2]
+        if "sendInitialEvents" in query:
+            return 200, {}, [*_initial(bare[kind]), initial_end(pods + nodes)]
+        if "watch" in query:
+            return 200, {}, _events(marks, pods + nodes, rate) if kind == "pods" else []
+        size, begin = int(query.get("limit", "0")) or len(bare[kind]), int(query.get("continue", "0"))
+        some = b",".join(bare[kind][begin : begin + size])
+        more = str(begin + size) if begin + size < len(bare[kind]) else ""
+        head = json.dumps({"resourceVersion": str(pods + nodes), "continue": more}).encode()
+        return 200, {}, [b'{"metadata":' + head + b',"items":[' + some + b"]}"]
+
+    with ScriptedKubernetes(answer) as server:
+        print(server.url, flush=True)
+        sys.stdin.read()
+
+
+def _text(found: dict[str, Any]) -> bytes:
+    return json.dumps(found, separators=(",", ":")).encode()
+
+
+def _initial(bare: list[bytes]) -> Iterator[bytes]:
+    """All as events, some to a piece, as a server writes that is not waited for."""
+    for begin in range(0, len(bare), 16):
+        yield b"".join(b'{"type":"ADDED","object":%b}\n' % each for each in bare[begin : begin + 16])
+
+
+def _events(marks: list[dict[str, Any]], version: int, rate: int) -> Iterator[bytes]:
+    """`rate` events a second, each with the time at which it was sent."""
+    begin, sent = time.monotonic(), 0
+    while True:
+        found = marks[sent % len(marks)]
+        sent += 1
+        found["metadata"]["resourceVersion"] = str(version + sent)
+        found["metadata"]["labels"]["sent"] = repr(time.monotonic())
+        yield event("MODIFIED", found)
+        ahead = begin + sent / rate - time.monotonic()
+        if ahead > 0:
+            time.sleep(ahead)
+
+
+def listed(reach: Reach, kind: str, way: str) -> dict[str, Any]:
+    """One list, its objects kept as a cell's mirror would."""
+    line = KubernetesTransport(reach)
+    kept: dict[str, KubernetesObject] = {}
+
+    def keep(batch: ChangeBatch) -> None:
+        kept.update((change.uid, change.object) for change in batch.changes if change.object is not None)
+
+    gc.collect()
+    before, begin, cpu = _rss_mib(), time.monotonic(), time.process_time()
+    if way == "reflector":
+        reflector = Reflector(line, BY_NAME[kind], keep)
+        reflector.list_now()
+    else:
+        for came in getattr(KindReader(line, BY_NAME[kind]), way)():
+            kept.update((each.object.metadata.uid, each.object) for each in came.events)
+    wall, cpu = time.monotonic() - begin, time.process_time() - cpu
+    row = {"kind": kind, "way": way, "objects": len(kept), "wall_s": round(wall, 2), "cpu_s": round(cpu, 2)}
+    row |= {"us_each": round(cpu / max(1, len(kept)) * 1e6, 1), "grew_mib": round(_rss_mib() - before)}
+    line.close()
+    return row
+
+
+def followed(reach: Reach, rate: int, for_s: float) -> dict[str, Any]:
+    """How long after it was sent an event is taken."""
+    lags: list[float] = []
+    cpu = time.process_time()
+    with Observation(KubernetesTransport(reach), [BY_NAME["pods"]]) as observation:
+        end = 0.0
+        while not end or time.monotonic() < end:
+            now_batches = observation.take(1.0)
+            now = time.monotonic()
+            for batch in now_batches:
+                sent = [change.object.metadata.labels["sent"] for change in batch.changes if change.object]
+                lags += [now - float(each) for each in sent if each]
+            if lags and not end:
+                lags.clear()
+                end, cpu = now + for_s, time.process_time()
+        cpu = time.process_time() - cpu
+    lags.sort()
+    row = {"events": len(lags), "a_second": round(len(lags) / for_s), "cpu_share": round(cpu / for_s, 3)}
+    return row | {f"lag_p{p}_ms": round(lags[len(lags) * p // 100] * 1000, 2) for p in (50, 99)}
+
+
+def _rss_mib() -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pods", type=int, default=100_000)
+    parser.add_argument("--nodes", type=int, default=10_000)
+    parser.add_argument("--rate", type=int, default=1000)
+    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--kubeconfig", default="")
+    parser.add_argument("--serve", action="store_true")
+    parser.add_argument("--one", nargs=2, metavar=("KIND", "WAY"))
+    arguments = parser.parse_args()
+    if arguments.serve:
+        serve(arguments.pods, arguments.nodes, arguments.rate)
+        return
+    if arguments.kubeconfig:
+        for way in ("streamed", "paged", "whole"):
+            print(json.dumps(listed(reach_of({}, file=arguments.kubeconfig), "pods", way)))
+        return
+    sizes = [f"--pods={arguments.pods}", f"--nodes={arguments.nodes}", f"--rate={arguments.rate}"]
+    server = subprocess.Popen(
+        [sys.executable, __file__, "--serve", *sizes], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert server.stdout is not None
+        reach = Reach(
+            name="bench", cluster=KubernetesCluster(server=server.stdout.readline().strip()), user=KubernetesUser()
+        )
+        for kind, way in (("pods", "streamed"), ("pods", "paged"), ("pods", "whole"), ("nodes", "reflector")):
+            print(json.dumps(listed(reach, kind, way)), flush=True)
+        print(json.dumps(listed(reach, "pods", "reflector")), flush=True)
+        gc.collect()
+        print(json.dumps(followed(reach, arguments.rate, arguments.seconds)), flush=True)
+        print(json.dumps({"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10}))
+    finally:
+        server.communicate()
+
+
+if __name__ == "__main__":
+    main()
