@@ -82,7 +82,7 @@ def told(arguments: argparse.Namespace) -> Iterator[None]:
         yield
 
 
-STARTING = "muster is starting: "
+STARTING = "the engine is starting: "
 """Begins a line by which an engine that is not ready yet says in its log how far it is."""
 
 

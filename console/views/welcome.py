@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from console.client.protocol import Health
-from console.text.terminal_text import printable
-from console.views.sections import Line, Section, text_line
+from console.text.terminal_text import printable, timestamp
+from console.views.sections import Line, Section, plural, text_line
 from engine.model.queries import Overview
 
 
@@ -65,7 +65,7 @@ def welcome(health: Health | None, overview: Overview | None, *, spoken: bool = 
     shown = [Line(((f" {key} ", "key"), (f" {printable(text)}", "")), line) for key, line, text in (*tries, tour)]
     return [
         _section("Muster", what),
-        Section("The first line", _FIRST_LINE),
+        Section("The first line", _first_line(health)),
         Section("Try", tuple(shown), "Esc closes this, :welcome brings it back"),
     ]
 
@@ -74,15 +74,19 @@ def _section(title: str, lines: Sequence[str]) -> Section:
     return Section(title, tuple(text_line(line) for line in lines))
 
 
-_FIRST_LINE = tuple(
-    Line(((f"{sign:<14}", "accent"), (text, "")))
-    for sign, text in (
-        ("09:30:00 UTC", "the cell's own clock, and how fast it runs"),
-        ("v14,527", "version of the state; each change makes a new one"),
+def _first_line(health: Health | None) -> tuple[Line, ...]:
+    """Parts of the console's first line as they are now, and their meaning."""
+    time, version, incidents = "09:30:00", "v14,527", 1
+    if health is not None:
+        time, version = timestamp(health.now_ms, date=False), f"v{health.version:,}"
+        incidents = health.incidents or 1
+    parts = (
+        (f"{time} UTC", "the cell's own clock, and how fast it runs"),
+        (version, "version of the state; each change makes a new one"),
         ("● connected", "the engine answers; it goes on when you leave"),
-        ("▲ 1 incident", "is open: g I lists them"),
+        (f"▲ {incidents:,} {plural('incident', incidents)}", "what somebody was paged for: g I lists them"),
     )
-)
+    return tuple(Line(((f"{sign:<14}", "accent"), (text, ""))) for sign, text in parts)
 
 
 class TourStep(NamedTuple):

@@ -234,20 +234,13 @@ def test_a_copy_that_never_gets_ready_is_given_up(loop: EngineLoop, monkeypatch:
     found = read_replica.Answers._found
     monkeypatch.setattr(read_replica.Answers, "_found", lambda *_: time.sleep(30 * PATIENCE_S))
     loop.call(lambda engine: engine.command(Submit(workloads=(gpu_job("j-1"),))))
-    coming: list[Any] = []
-
-    def hangs() -> bool:
-        # Reading asks for a copy again: on a busy machine one may be given up before it is seen.
-        loop.read("query", ALL)
-        coming.append(loop.copies._coming)
-        return coming[-1] is not None
-
-    until(hangs)
-    hung = coming[-1]
+    made, hung = loop.copies._made, []
+    monkeypatch.setattr(loop.copies, "_made", lambda: hung.append(made()) or hung[-1])
+    until(lambda: loop.read("query", ALL) and hung)
     monkeypatch.setattr(read_replica.Answers, "_found", found)
     assert loop.read("query", ALL).version == first
     until(lambda: loop.read("query", ALL).rows == [["j-1", "running"]])
-    until(lambda: hung._worker.over)
+    until(lambda: hung[0]._worker.over)
 
 
 def test_a_copy_answers_however_many_files_the_engine_has_open(loop: EngineLoop) -> None:

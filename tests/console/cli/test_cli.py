@@ -903,7 +903,7 @@ def test_last_words_of_a_log(tmp_path: Path) -> None:
 
 def test_how_far_a_start_is_can_be_read_from_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "x.log"
-    log.write_text("muster is starting: of an earlier start\n")
+    log.write_text("the engine is starting: of an earlier start\n")
     start = log.stat().st_size
     with log.open("a") as err:
         monkeypatch.setattr(sys, "stderr", err)

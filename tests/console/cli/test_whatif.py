@@ -111,14 +111,14 @@ async def test_a_what_if_is_composed_run_and_compared_by_keys(loop: EngineLoop) 
         assert len(pane.edits) == 1
 
         await press(pilot, "w")
-        await until(pilot, lambda: pane.detail.shown is not None and pane.detail.shown.state == "done", 30)
+        await until(pilot, lambda: pane.detail.shown is not None and pane.detail.shown.state == "done")
         assert isinstance(pane.detail.shown.answer, Outlook)
 
         await press(pilot, "x")
         await until(pilot, lambda: not pane.edits)
         app.steering.run("whatif weight a 3")
         await press(pilot, "w")
-        await until(pilot, lambda: len(pane.detail.runs) == 2 and pane.detail.shown.state == "done", 30)
+        await until(pilot, lambda: len(pane.detail.runs) == 2 and pane.detail.shown.state == "done")
         await press(pilot, "up", "up", "up", "down", "down")
         await press(pilot, "b")
         await until(pilot, lambda: pane.detail.beside is not None)

@@ -64,7 +64,7 @@ def test_a_certificate_names_a_person_or_a_service_of_the_policy(url: str, autho
 def test_who_shows_none_or_one_of_nobody_is_refused(url: str, authority: Authority) -> None:
     for files, problem in (
         (None, "no credentials"),
-        (authority.signs("mallory"), "names nobody"),
+        (authority.signs("mallory"), "the policy has no person"),
         (authority.signs("alice 127.0.0.1"), "no credentials"),
     ):
         with closing(RemoteClient(url, identity=shows(files))) as client, pytest.raises(RefusedError, match=problem):

@@ -26,7 +26,7 @@ from engine.model.errors import JournalError, JournalFormat, JournalTaken, Muste
 from tests.console.fleet.test_fleet import World, job
 from tests.support import postgres
 from tests.support.database_line import Line
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, until
 from tests.support.served import socket_folder
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -60,8 +60,12 @@ def test_a_restart_of_the_server_is_waited_for(world: World, server: postgres.Se
         starter.start()
         world.submit(end.__name__)
         starter.join()
-    world.turn()
-    assert [world.state(name) for name in ("kill", "stop")] == ["routed", "routed"]
+
+    def routed() -> bool:
+        world.turn()
+        return [world.state(name) for name in ("kill", "stop")] == ["routed", "routed"]
+
+    until(routed)
 
 
 def test_without_a_server_the_fleet_is_shown_and_nothing_is_taken_or_sent(

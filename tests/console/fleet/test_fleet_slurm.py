@@ -72,7 +72,7 @@ class Three:
         words = ["fleet", "serve", "--file", str(folder / "fleet.yaml"), "--fleet", str(self.paths.folder)]
         self.processes["fleet"] = Kept("fleet", words, folder / "fleet.log")
         after.callback(self.processes["fleet"].stop)
-        self.until(lambda view: all(cell.state == "up" and cell.nodes for cell in view.cells), 180)
+        self.until(lambda view: all(cell.state == "up" and cell.nodes for cell in view.cells))
 
     def _serve(self, after: ExitStack, name: str, *how: str) -> None:
         words = ["serve", "--cell", name, *how, "--approval", "solo", "--data", str(self.folder / name)]
@@ -87,8 +87,8 @@ class Three:
         with closing(FleetClient(self.paths.socket, patience_s=PATIENCE_S)) as client:
             return client.submission(name)
 
-    def until(self, true: Callable[[FleetView], bool], within_s: float = PATIENCE_S) -> FleetView:
-        end, told = time.monotonic() + within_s, "the fleet did not answer"
+    def until(self, true: Callable[[FleetView], bool]) -> FleetView:
+        end, told = time.monotonic() + PATIENCE_S, "the fleet did not answer"
         while time.monotonic() < end:
             with suppress(MusterError), closing(FleetClient(self.paths.socket, patience_s=5)) as client:
                 view = client.view()
@@ -96,7 +96,7 @@ class Three:
                     return view
                 told = f"{view.counts}, {[(cell.name, cell.state, cell.why) for cell in view.cells]}, {view.waiting}"
             time.sleep(0.1)
-        raise AssertionError(f"not in {within_s:.0f} s: {told}")
+        raise AssertionError(f"not in {PATIENCE_S:.0f} s: {told}")
 
     def all(self) -> tuple[FleetSubmission, ...]:
         with closing(FleetClient(self.paths.socket, patience_s=PATIENCE_S)) as client:
@@ -216,7 +216,7 @@ def test_what_waits_for_its_tenants_quota_is_taken_back(three: Three) -> None:
     three.until(lambda _: three.found("most").cell_state == "running")
     where = str(three.folder / "new/engine.sock")
     done = three.muster("cancel", "most", "--connect", where, "--yes", "--reason", "not needed")
-    three.until(lambda _: "most" not in three.clusters["new"].run("squeue", "-h", "-o", "%j"), 60)
+    three.until(lambda _: "most" not in three.clusters["new"].run("squeue", "-h", "-o", "%j"))
     three.ended("most")
     assert "most" not in three.clusters["new"].run("squeue", "--noheader", "-o", "%j")
 

@@ -53,8 +53,8 @@ async def console(
         yield pilot
 
 
-async def until(pilot: Pilot[None], happened: Callable[[], object], within_s: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + within_s
+async def until(pilot: Pilot[None], happened: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
     while not happened():
         assert time.monotonic() < deadline, "did not happen"
         await pilot.pause(0.01)

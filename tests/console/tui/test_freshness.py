@@ -206,21 +206,21 @@ async def test_a_lost_engine_costs_nothing_but_time(tmp_path: Path) -> None:
     async with served(tmp_path) as engine:
         app = MusterApp(lambda: RemoteClient(str(engine.path)), start="workloads", title="test")
         async with app.run_test(size=(120, 20), notifications=True) as pilot:
-            await until(pilot, lambda: app.connected and "120" in line(pilot, "title"), 20)
+            await until(pilot, lambda: app.connected and "120" in line(pilot, "title"))
             here(pilot).filter("state:queued sort:id")
             await until(pilot, lambda: "80 of 120" in line(pilot, "title"))
             await press(pilot, "pagedown", "j", "j")
             row, top = here(pilot).table.cursor_row.id, here(pilot).table.scroll_offset.y  # type: ignore[union-attr]
             assert top > 0
             await asyncio.to_thread(engine.stop)
-            await until(pilot, lambda: "✗ no connection" in line(pilot, "title"), 20)
+            await until(pilot, lambda: "✗ no connection" in line(pilot, "title"))
             assert "✗ retrying" in line(pilot, "top")
             assert "no connection for" in line(pilot, "banner")
             await press(pilot, "j", "k", "X")
             assert "no connection to the engine" in notes(pilot)
             await asyncio.to_thread(engine.start)
-            await until(pilot, lambda: "● connected" in line(pilot, "top"), 20)
-            await until(pilot, lambda: "· now" in line(pilot, "title"), 20)
+            await until(pilot, lambda: "● connected" in line(pilot, "top"))
+            await until(pilot, lambda: "· now" in line(pilot, "title"))
             assert "state:queued" in line(pilot, "title")
             assert not app.screen.query_one("#banner").display
             assert (here(pilot).table.cursor_row.id, here(pilot).table.scroll_offset.y) == (row, top)  # type: ignore[union-attr]
@@ -233,15 +233,15 @@ async def test_an_engine_killed_under_a_dialog_refuses_the_yes_and_nothing_is_do
     async with served(tmp_path) as engine:
         app = MusterApp(lambda: RemoteClient(str(engine.path)), start="workloads", title="test")
         async with app.run_test(size=(120, 40), notifications=True) as pilot:
-            await until(pilot, lambda: app.connected and "120" in line(pilot, "title"), 20)
+            await until(pilot, lambda: app.connected and "120" in line(pilot, "title"))
             here(pilot).filter("state:queued sort:id")
-            await until(pilot, lambda: here(pilot).targets and here(pilot).targets[0].state == "queued", 20)
+            await until(pilot, lambda: here(pilot).targets and here(pilot).targets[0].state == "queued")
             await press(pilot, "H")
             await read_to_the_end(pilot)
             dialog, told = app.screen, list[str]()
             assert isinstance(dialog, ConfirmDialog)
             await asyncio.to_thread(engine.stop)
-            await until(pilot, lambda: dialog._outage is not None and dialog._outage.display, 20)
+            await until(pilot, lambda: dialog._outage is not None and dialog._outage.display)
             app.say = told.append  # type: ignore[method-assign,assignment]
             await press(pilot, "y", "Y", "y")
             assert app.screen is dialog, "nobody was there to say yes to"
@@ -249,8 +249,8 @@ async def test_an_engine_killed_under_a_dialog_refuses_the_yes_and_nothing_is_do
             await asyncio.to_thread(engine.start)
             await until(pilot, lambda: not dialog._outage.display, 20)  # type: ignore[union-attr]
             await press(pilot, "y", "y", "y")
-            await until(pilot, lambda: len(app.screen_stack) == 1, 20)
-            await until(pilot, lambda: engine.count("held") == 1, 20)
+            await until(pilot, lambda: len(app.screen_stack) == 1)
+            await until(pilot, lambda: engine.count("held") == 1)
         assert engine.count("held") == 1
 
 

@@ -57,11 +57,11 @@ def after(*lines: str, keys: tuple[str, ...] = (), title: str = "") -> Steps:
 
     async def run(pilot: Pilot[None]) -> None:
         console: Any = pilot.app
-        await until(pilot, lambda: console.connected and line(pilot, "title"), 30)
+        await until(pilot, lambda: console.connected and line(pilot, "title"))
         for command in lines:
             console.steering.run(command)
-        await until(pilot, lambda: title in line(pilot, "title"), 30)
-        await until(pilot, lambda: shows_data(console.navigator.current) and pilot.app.focused is not None, 30)
+        await until(pilot, lambda: title in line(pilot, "title"))
+        await until(pilot, lambda: shows_data(console.navigator.current) and pilot.app.focused is not None)
         await pilot.app.workers.wait_for_complete()
         if keys:
             await pilot.press(*keys)
@@ -83,7 +83,7 @@ def asked(key: str, *lines: str, title: str = "", keys: tuple[str, ...] = ()) ->
     async def run(pilot: Pilot[None]) -> None:
         await after(*lines, title=title, keys=keys)(pilot)
         await pilot.press(key)
-        await until(pilot, lambda: len(pilot.app.screen_stack) > 1, 30)
+        await until(pilot, lambda: len(pilot.app.screen_stack) > 1)
         await pilot.pause(0.2)
 
     return run
@@ -178,14 +178,14 @@ def test_output_of_a_process(snap_compare: Shot, size: tuple[int, int]) -> None:
 
     async def run(pilot: Pilot[None]) -> None:
         console: Any = pilot.app
-        await until(pilot, lambda: console.connected and line(pilot, "title"), 30)
+        await until(pilot, lambda: console.connected and line(pilot, "title"))
         console.steering.run("output wl-000003")
-        await until(pilot, lambda: "ended" in line(pilot, "title"), 30)
+        await until(pilot, lambda: "ended" in line(pilot, "title"))
         page = console.navigator.current
         head, view = page.query_one(OneLine), page.query_one(LogView)
         # The lines, then what is known of the process; and the end is in view once the page has its size.
-        await until(pilot, lambda: "process 4242" in "".join(text for text, _, _ in head._left), 30)
-        await until(pilot, lambda: view.scroll_offset.y + view.size.height == len(view.lines), 30)
+        await until(pilot, lambda: "process 4242" in "".join(text for text, _, _ in head._left))
+        await until(pilot, lambda: view.scroll_offset.y + view.size.height == len(view.lines))
         await pilot.pause(0.1)
 
     assert snap_compare(app(client), terminal_size=size, run_before=run)

@@ -148,7 +148,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 @contextmanager
 def console_in(environment: dict[str, str], *command: str) -> Iterator[PseudoTerminal]:
     """A console that shows data; whatever runs in the terminal is ended at the end."""
-    terminal = PseudoTerminal(command or (MUSTER, "--demo"), environment)
+    terminal = PseudoTerminal(command or (MUSTER, "--demo", "--quiet-day"), environment)
     try:
         terminal.shows("● connected")  # on whatever page the last one was lost
         yield terminal
@@ -255,8 +255,6 @@ def test_the_console_after_a_killed_one_is_where_that_was(lab: dict[str, str]) -
         kill_the_console(terminal.pid)
         TextOf(terminal).until("left with 137")
     with console_in(lab, *in_a_shell(f"{MUSTER} --demo --quiet-day")) as terminal:
-        terminal.shows("The first line")
-        terminal.press("Escape")  # the card, which the killed console could not note as read
         terminal.shows("RACK")
         terminal.shows("ready")
         at_overview(terminal)
@@ -273,7 +271,7 @@ def test_a_fault_of_the_console_restores_the_terminal_and_says_where_to_read_on(
         "import console.tui.navigation, console.cli.main\n"
         "def fault(self): raise RuntimeError('planted')\n"
         "console.tui.navigation.Navigation.refresh = fault\n"
-        "console.cli.main.main(['--demo'])"
+        "console.cli.main.main(['--demo', '--quiet-day'])"
     )
     with console_in(lab, sys.executable, "-c", program) as terminal:
         terminal.press("3")
@@ -301,7 +299,7 @@ def test_a_console_is_a_job_of_its_shell(lab: dict[str, str]) -> None:
     with closing(PseudoTerminal(("/bin/bash", "--norc", "--noprofile", "-i"), lab | {"PS1": "ready> "})) as shell:
         said = TextOf(shell)
         said.until("ready> ")
-        shell.press(f"{MUSTER} --demo\r")
+        shell.press(f"{MUSTER} --demo --quiet-day\r")
         # Another one of this cell may have been killed on another page, where this one then goes on.
         shell.shows("? help")
         shell.press("1")

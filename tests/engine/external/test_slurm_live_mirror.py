@@ -185,7 +185,7 @@ def test_a_limit_a_changed_time_limit_and_the_past_are_in_the_forecast(release: 
         first, second = followed.submit(*like), followed.submit(*like)
         soon(lambda: followed.state(first) == "running")
         # Why it waits Slurm says with the next look of its scheduler, and limits are asked for beside the jobs.
-        soon(lambda: "OutsideLimit" in followed.tokens(second), 40)
+        soon(lambda: "OutsideLimit" in followed.tokens(second))
         assert followed.state(second) == "queued"
         before = followed.starts_at(second)
         assert before > followed.loop.call(lambda engine: engine.now_ms)
@@ -193,7 +193,7 @@ def test_a_limit_a_changed_time_limit_and_the_past_are_in_the_forecast(release: 
         cluster.run("scontrol", "update", f"jobid={first}", "TimeLimit=1")
         soon(lambda: followed.estimate(first) == 60_000)
         assert followed.starts_at(second) < before
-        soon(lambda: followed.loop.call(lambda engine: engine.state.past.until_ms) > 0, 40)
+        soon(lambda: followed.loop.call(lambda engine: engine.state.past.until_ms) > 0)
 
 
 @pytest.mark.slow
@@ -205,9 +205,9 @@ def test_a_controller_that_dies_leaves_what_was_seen_and_is_followed_again(relea
         soon(lambda: followed.state(job) == "running")
         followed.cluster.kill("slurmctld", signal.SIGKILL)
         # slurmrestd itself waits half a minute for slurmctld.
-        soon(lambda: followed.watcher.report().state == "lost", 90)
+        soon(lambda: followed.watcher.report().state == "lost")
         assert followed.state(job) == "running"
         assert followed.watcher.report().error
         followed.cluster.up()
-        soon(lambda: followed.watcher.report().state == "following", 120)
+        soon(lambda: followed.watcher.report().state == "following")
         assert followed.state(job) in ("running", "cancelled")

@@ -78,7 +78,7 @@ def test_it_counts_against_what_a_queue_may_be_disrupted() -> None:
     with pytest.raises(RefusedError, match="'b' may be disrupted 1 more times"):
         engine.command(cmd.Preempt(ids=("b0", "b1")))
     engine.command(cmd.Preempt(ids=("b0",)))
-    with pytest.raises(RefusedError, match="'b' may be disrupted 0 times more"):
+    with pytest.raises(RefusedError, match="'b' may be disrupted 0 more times"):
         engine.command(cmd.Preempt(ids=("b1",)))
     engine.command(cmd.Requeue(ids=("b1",)))
     check_state(engine.state)

@@ -95,14 +95,14 @@ def test_a_cloud_node_boots_runs_work_and_is_stopped(release: str) -> None:
 
         soon(lambda: "POWERED_DOWN" in state())
         assert slurm.do("power_up", "cloud001") == "verified"
-        soon(lambda: state() == "IDLE+CLOUD", 60)
+        soon(lambda: state() == "IDLE+CLOUD")
         assert "booted cloud001" in (cluster.folder / "log" / "power.log").read_text()
         slurm.submit("on-cloud", queue="cloud")
-        soon(lambda: slurm.state("on-cloud") == "running", 60)
+        soon(lambda: slurm.state("on-cloud") == "running")
         assert slurm.do("cancel", "on-cloud") == "verified"
-        soon(lambda: state() == "IDLE+CLOUD", 60)
+        soon(lambda: state() == "IDLE+CLOUD")
         assert slurm.do("power_down", "cloud001") == "verified"
-        soon(lambda: "POWERED_DOWN" in state() and "POWERING" not in state(), 90)
+        soon(lambda: "POWERED_DOWN" in state() and "POWERING" not in state())
         assert "suspend cloud001" in (cluster.folder / "log" / "power.log").read_text()
 
 

@@ -32,6 +32,6 @@ def test_jobs_survive_a_slurmctld_that_is_killed_while_they_are_submitted(
         def settled() -> bool:
             return not slurm.loop.call(lambda engine: dict(engine.state.intents.open))
 
-        soon(settled, 180)
+        soon(settled)
         names = cluster.run("squeue", "-h", "-o", "%j").split()
         assert Counter(name.rpartition(".m")[0] for name in names) == dict.fromkeys(wanted, 1)

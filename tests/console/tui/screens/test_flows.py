@@ -316,15 +316,15 @@ async def test_an_engine_that_is_lost_during_an_approval_loses_and_doubles_nothi
                 dialog = await decide(pilot, "A")
                 await press(pilot, "r")
                 dialog._input.value = "heard it too"
-            await until(pilot, lambda: "no answer from the engine: nothing is sent" in on_screen(pilot), 15)
+            await until(pilot, lambda: "no answer from the engine: nothing is sent" in on_screen(pilot))
             await press(pilot, "enter")
             assert pilot.app.screen is dialog
             async with served(loop, gate, path):
-                await until(pilot, lambda: "no answer from the engine" not in on_screen(pilot), 15)
+                await until(pilot, lambda: "no answer from the engine" not in on_screen(pilot))
                 assert dialog._input.value == "heard it too"
                 await press(pilot, "enter", "y")
-                await until(pilot, lambda: base.proposal(proposed.id).state == "verified", 15)
-                await until(pilot, lambda: "verified" in line(pilot, "title"), 15)
+                await until(pilot, lambda: base.proposal(proposed.id).state == "verified")
+                await until(pilot, lambda: "verified" in line(pilot, "title"))
         for client in made:
             client.close()
         assert [vote.comment for vote in base.proposal(proposed.id).votes] == ["heard it too"]
