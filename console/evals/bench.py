@@ -261,7 +261,7 @@ def _report_lines(
         "P99 is from submission to start. In cell time single tasks arrive 1,000 to the second, and waited "
         f"{_waits(result)} at most. No workload lost more than {lost_min:.1f} min of work: what it had done since its "
         f"last checkpoint. {scenario.also}Published{size}, end to end on a cluster, as quoted where the page was not "
-        f"at hand; {NOT_IN_IT}."
+        f"available; {NOT_IN_IT}."
     )
     return [*lines, *wrap(told, 80), scenario.source]
 

@@ -72,8 +72,8 @@ def test_the_file_of_the_manual_says_what_the_manual_says(tmp_path: Path) -> Non
     [
         ("cells: []", "cells: is empty"),
         ("[]", "is not a fleet"),
-        ("cells:\n  - {name: a}", r"3:|2:.*missing required field `connect`"),
-        ("cells:\n  - {name: a, connect: x, color: red}", "unknown field `color`"),
+        ("cells:\n  - {name: a}", r"3:|2:.*connect is missing"),
+        ("cells:\n  - {name: a, connect: x, color: red}", "there is no field 'color'"),
         ("cells:\n  - {name: a, connect: x}\nrouting: {crowded: 90}", "90 is not a share such as 90%"),
         ("cells:\n  - {name: a, connect: x}\ntransfer: {rate: 1GiB}", "is not a rate such as 100MiB/s"),
         ("cells:\n  - {name: a, connect: x}\ntenants:\n  - {name: t, quota: {gpu: x}}", "4:.*number of GPUs such"),

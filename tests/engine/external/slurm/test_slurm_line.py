@@ -67,7 +67,7 @@ def test_a_version_newer_than_any_known_is_read_and_not_acted_on() -> None:
         assert len(slurm.jobs().list) == 1
         with pytest.raises(SlurmLacks, match="newer than Muster supports"):
             slurm.submit(WISH)
-        with pytest.raises(SlurmLacks, match="only read"):
+        with pytest.raises(SlurmLacks, match="read-only"):
             slurm.cancel(7)
         assert not [one for one in played.asked if one.method != "GET"]
 
