@@ -53,7 +53,7 @@ def add_nouns(root: ShellParser) -> None:
         ("fleet", "several cells as one: submit to whichever suits", _fleet),
         ("history", "what was measured, and the forecast made of it", _history),
         ("token", "tokens and logins that prove over the network who asks", _token),
-        ("config", "the settings file and the keys: check, list", _config),
+        ("config", "the settings file and the keys: check, keys", _config),
         ("database", "where a cell is kept: look, check, copy", _database),
     ):
         root.add(word, text, "", fill, NOUNS)
