@@ -17,7 +17,7 @@ from console.text.terminal_text import printable
 from engine.external.kubernetes.capabilities import KubernetesCapabilities, capabilities
 from engine.external.kubernetes.kinds import KINDS, ObjectKind
 from engine.external.kubernetes.kubeconfig import reach_of
-from engine.external.kubernetes.observation import Observation
+from engine.external.kubernetes.observation import ClusterObservation
 from engine.external.kubernetes.reflector import ChangeBatch, ObjectChange, Reflector, ReflectorReport
 from engine.external.kubernetes.transport import KubernetesTransport
 from engine.model.errors import MusterError, NotFoundError, RefusedError
@@ -138,7 +138,7 @@ def watch(arguments: argparse.Namespace) -> int:
     until = time.monotonic() + duration_ms(arguments.duration) / 1000 if arguments.duration else float("inf")
     with _line(arguments) as line:
         kinds = _chosen(arguments.kinds, capabilities(line))
-        with Observation(line, kinds) as observation:
+        with ClusterObservation(line, kinds) as observation:
             with suppress(KeyboardInterrupt):
                 _follow(observation, until, arguments.json)
             reports = observation.reports()
@@ -160,7 +160,7 @@ def _chosen(names: list[str], able: KubernetesCapabilities) -> list[ObjectKind]:
     return [readable[name] for name in dict.fromkeys(names)] if names else list(readable.values())
 
 
-def _follow(observation: Observation, until: float, as_json: bool) -> None:
+def _follow(observation: ClusterObservation, until: float, as_json: bool) -> None:
     """What is there at first is counted only; from then on each change is told."""
     whole: set[str] = set()
     troubles: dict[str, str] = {}

@@ -340,7 +340,7 @@ def _waiting(known: QueuePageData, width: int) -> Section:
 def _waits(values: dict[str, Any], width: int) -> Line:
     wait = duration(values["wait"] or 0)
     size = milli(values["gpu"]) + " GPU" if values["gpu"] else milli(values["cpu"] or 0) + " CPU"
-    reason = max(8, min(24, width // 3))
+    reason = max(8, min(24, width // 3 - 1))
     name = max(8, width - reason - 9 - 11)
     spans = (
         (fit(printable(values["id"]), name), "link"),

@@ -25,7 +25,7 @@ from engine.external.kubernetes.core_objects import KubernetesObject
 from engine.external.kubernetes.kinds import KINDS
 from engine.external.kubernetes.kubeconfig import KubernetesCluster, KubernetesUser, Reach, reach_of
 from engine.external.kubernetes.listing import KindReader
-from engine.external.kubernetes.observation import Observation
+from engine.external.kubernetes.observation import ClusterObservation
 from engine.external.kubernetes.reflector import ChangeBatch, Reflector
 from engine.external.kubernetes.transport import KubernetesTransport
 from tests.support.scripted_kubernetes import Answer, Query, ScriptedKubernetes, event, initial_end
@@ -169,7 +169,7 @@ def followed(reach: Reach, rate: int, for_s: float) -> dict[str, Any]:
     """How long after it was sent an event is taken."""
     lags: list[float] = []
     cpu = time.process_time()
-    with Observation(KubernetesTransport(reach), [BY_NAME["pods"]]) as observation:
+    with ClusterObservation(KubernetesTransport(reach), [BY_NAME["pods"]]) as observation:
         end = 0.0
         while not end or time.monotonic() < end:
             now_batches = observation.take(1.0)

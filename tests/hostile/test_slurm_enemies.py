@@ -85,7 +85,7 @@ def test_a_list_that_is_searched_for_a_token_is_searched_for_our_user() -> None:
 @pytest.mark.parametrize("name", ["7", "7/3", "7.2", "7/3.2"])
 def test_a_workload_cannot_take_the_name_of_somebodys_job(name: str) -> None:
     world = World()
-    with pytest.raises(SpecError, match="job's id"):
+    with pytest.raises(SpecError, match="a Slurm job id"):
         submitted(world, name)
     world.look(running(7, "c1", user="ann"))
     assert world.state("7") == "running"

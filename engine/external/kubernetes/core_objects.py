@@ -11,18 +11,18 @@ from datetime import datetime
 import msgspec
 
 
-class Part(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class ObjectPart(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """Part of an object. Holds no cycles, so that the garbage collector need not look at millions of them."""
 
 
-class Owner(Part, frozen=True):
+class Owner(ObjectPart, frozen=True):
     kind: str
     name: str
     uid: str
     controller: bool = False
 
 
-class Annotations(Part, frozen=True):
+class Annotations(ObjectPart, frozen=True):
     """The annotations that mean something here."""
 
     workload: str = msgspec.field(name="kueue.x-k8s.io/workload", default="")
@@ -34,7 +34,7 @@ class Annotations(Part, frozen=True):
     preferred_topology: str = msgspec.field(name="kueue.x-k8s.io/podset-preferred-topology", default="")
 
 
-class Metadata(Part, frozen=True):
+class Metadata(ObjectPart, frozen=True):
     """`uid` and `resource_version` are never empty in an object of a list; the end of a list or stream has no `uid`."""
 
     name: str = ""
@@ -49,13 +49,13 @@ class Metadata(Part, frozen=True):
     owner_references: tuple[Owner, ...] = ()
 
 
-class KubernetesObject(Part, frozen=True):
+class KubernetesObject(ObjectPart, frozen=True):
     """Base of all kinds."""
 
     metadata: Metadata
 
 
-class Condition(Part, frozen=True):
+class Condition(ObjectPart, frozen=True):
     """`status` is True, False or Unknown."""
 
     type: str
@@ -66,13 +66,13 @@ class Condition(Part, frozen=True):
     observed_generation: int = 0
 
 
-class Taint(Part, frozen=True):
+class KubernetesTaint(ObjectPart, frozen=True):
     key: str
     effect: str = ""
     value: str = ""
 
 
-class Toleration(Part, frozen=True):
+class KubernetesToleration(ObjectPart, frozen=True):
     key: str = ""
     operator: str = ""
     value: str = ""
@@ -80,13 +80,13 @@ class Toleration(Part, frozen=True):
     toleration_seconds: int | None = None
 
 
-class Expression(Part, frozen=True):
+class Expression(ObjectPart, frozen=True):
     key: str
     operator: str
     values: tuple[str, ...] = ()
 
 
-class LabelSelector(Part, frozen=True):
+class LabelSelector(ObjectPart, frozen=True):
     match_labels: dict[str, str] = {}
     match_expressions: tuple[Expression, ...] = ()
 
@@ -94,69 +94,69 @@ class LabelSelector(Part, frozen=True):
 # -- nodes and pods ---------------------------------------------------------------------------------------------------
 
 
-class NodeSpec(Part, frozen=True):
+class KubernetesNodeSpec(ObjectPart, frozen=True):
     unschedulable: bool = False
-    taints: tuple[Taint, ...] = ()
+    taints: tuple[KubernetesTaint, ...] = ()
     provider_id: str = msgspec.field(name="providerID", default="")
 
 
-class NodeStatus(Part, frozen=True):
+class NodeStatus(ObjectPart, frozen=True):
     capacity: dict[str, str] = {}
     allocatable: dict[str, str] = {}
     conditions: tuple[Condition, ...] = ()
 
 
-class Node(KubernetesObject, frozen=True):
-    spec: NodeSpec = NodeSpec()
+class KubernetesNode(KubernetesObject, frozen=True):
+    spec: KubernetesNodeSpec = KubernetesNodeSpec()
     status: NodeStatus = NodeStatus()
 
 
-class Resources(Part, frozen=True):
+class ContainerResources(ObjectPart, frozen=True):
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}
 
 
-class Container(Part, frozen=True):
+class Container(ObjectPart, frozen=True):
     name: str
-    resources: Resources = Resources()
+    resources: ContainerResources = ContainerResources()
     restart_policy: str = ""
     """Of an init container: Always makes it a sidecar, which is held beside the others."""
 
 
-class Named(Part, frozen=True):
+class NamedObject(ObjectPart, frozen=True):
     name: str
 
 
-class PodSpec(Part, frozen=True):
+class PodSpec(ObjectPart, frozen=True):
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
-    resources: Resources = Resources()
+    resources: ContainerResources = ContainerResources()
     overhead: dict[str, str] = {}
     node_name: str = ""
     node_selector: dict[str, str] = {}
-    tolerations: tuple[Toleration, ...] = ()
-    scheduling_gates: tuple[Named, ...] = ()
+    tolerations: tuple[KubernetesToleration, ...] = ()
+    scheduling_gates: tuple[NamedObject, ...] = ()
     scheduler_name: str = ""
     priority: int = 0
     priority_class_name: str = ""
     termination_grace_period_seconds: int = 30
 
 
-class Waiting(Part, frozen=True):
+class Waiting(ObjectPart, frozen=True):
     reason: str = ""
     message: str = ""
 
 
-class ContainerState(Part, frozen=True):
+class ContainerState(ObjectPart, frozen=True):
     waiting: Waiting | None = None
 
 
-class ContainerStatus(Part, frozen=True):
+class ContainerStatus(ObjectPart, frozen=True):
     name: str
     state: ContainerState = ContainerState()
 
 
-class PodStatus(Part, frozen=True):
+class PodStatus(ObjectPart, frozen=True):
     phase: str = ""
     reason: str = ""
     message: str = ""
@@ -166,7 +166,7 @@ class PodStatus(Part, frozen=True):
     container_statuses: tuple[ContainerStatus, ...] = ()
 
 
-class Pod(KubernetesObject, frozen=True):
+class KubernetesPod(KubernetesObject, frozen=True):
     """A pod that has not ended: those that have are not asked for, so that one that ends is told as deleted."""
 
     spec: PodSpec = PodSpec()
@@ -176,7 +176,7 @@ class Pod(KubernetesObject, frozen=True):
 # -- the rest ---------------------------------------------------------------------------------------------------------
 
 
-class JobSpec(Part, frozen=True):
+class JobSpec(ObjectPart, frozen=True):
     parallelism: int = 1
     completions: int | None = None
     backoff_limit: int = 6
@@ -185,7 +185,7 @@ class JobSpec(Part, frozen=True):
     managed_by: str = ""
 
 
-class JobStatus(Part, frozen=True):
+class JobStatus(ObjectPart, frozen=True):
     active: int = 0
     ready: int = 0
     succeeded: int = 0
@@ -195,7 +195,7 @@ class JobStatus(Part, frozen=True):
     conditions: tuple[Condition, ...] = ()
 
 
-class Job(KubernetesObject, frozen=True):
+class KubernetesJob(KubernetesObject, frozen=True):
     spec: JobSpec = JobSpec()
     status: JobStatus = JobStatus()
 
@@ -206,7 +206,7 @@ class PriorityClass(KubernetesObject, frozen=True):
     preemption_policy: str = ""
 
 
-class NamespaceStatus(Part, frozen=True):
+class NamespaceStatus(ObjectPart, frozen=True):
     phase: str = ""
 
 
@@ -214,12 +214,12 @@ class Namespace(KubernetesObject, frozen=True):
     status: NamespaceStatus = NamespaceStatus()
 
 
-class ResourceQuotaSpec(Part, frozen=True):
+class ResourceQuotaSpec(ObjectPart, frozen=True):
     hard: dict[str, str] = {}
     scopes: tuple[str, ...] = ()
 
 
-class ResourceQuotaStatus(Part, frozen=True):
+class ResourceQuotaStatus(ObjectPart, frozen=True):
     hard: dict[str, str] = {}
     used: dict[str, str] = {}
 
@@ -229,14 +229,14 @@ class ResourceQuota(KubernetesObject, frozen=True):
     status: ResourceQuotaStatus = ResourceQuotaStatus()
 
 
-class DisruptionBudgetSpec(Part, frozen=True):
+class DisruptionBudgetSpec(ObjectPart, frozen=True):
     min_available: int | str | None = None
     max_unavailable: int | str | None = None
     selector: LabelSelector | None = None
     """None chooses no pod; one that is empty chooses all of the namespace."""
 
 
-class DisruptionBudgetStatus(Part, frozen=True):
+class DisruptionBudgetStatus(ObjectPart, frozen=True):
     current_healthy: int = 0
     desired_healthy: int = 0
     disruptions_allowed: int = 0

@@ -65,7 +65,7 @@ class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
     causes: tuple[StatusCause, ...] = ()
 
 
-class Status(msgspec.Struct, frozen=True):
+class ApiStatus(msgspec.Struct, frozen=True):
     """The answer of an API server that did not do what was asked."""
 
     message: str = ""
@@ -74,15 +74,15 @@ class Status(msgspec.Struct, frozen=True):
     details: StatusDetails | None = None
 
 
-def status_of(body: bytes) -> Status:
+def status_of(body: bytes) -> ApiStatus:
     """The Status in a body; of any other body its beginning as the message."""
     try:
-        return msgspec.json.decode(body, type=Status)
+        return msgspec.json.decode(body, type=ApiStatus)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        return Status(message=body[:MAX_SAID].decode("utf-8", "replace").strip())
+        return ApiStatus(message=body[:MAX_SAID].decode("utf-8", "replace").strip())
 
 
-def refusal(what: str, code: int, status: Status) -> KubernetesRefused:
+def refusal(what: str, code: int, status: ApiStatus) -> KubernetesRefused:
     """The error for an answer of 4xx. `what` begins the sentence: "listing pods"."""
     said = status.message[:MAX_SAID] or status.reason or f"HTTP {code}"
     problem = f"{what}: the API server says: {said}"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from engine.external.kubernetes.core_objects import (
-    Job,
+    KubernetesJob,
+    KubernetesNode,
     KubernetesObject,
+    KubernetesPod,
     Namespace,
-    Node,
-    Pod,
     PodDisruptionBudget,
     PriorityClass,
     ResourceQuota,
@@ -48,11 +48,11 @@ class ObjectKind(msgspec.Struct, frozen=True):
 
 
 KINDS = (
-    ObjectKind("nodes", Node),
-    ObjectKind("pods", Pod, fields=UNENDED),
+    ObjectKind("nodes", KubernetesNode),
+    ObjectKind("pods", KubernetesPod, fields=UNENDED),
     ObjectKind("namespaces", Namespace),
     ObjectKind("resourcequotas", ResourceQuota),
-    ObjectKind("jobs", Job, "batch"),
+    ObjectKind("jobs", KubernetesJob, "batch"),
     ObjectKind("priorityclasses", PriorityClass, "scheduling.k8s.io"),
     ObjectKind("poddisruptionbudgets", PodDisruptionBudget, "policy"),
     ObjectKind("clusterqueues", ClusterQueue, KUEUE, "v1beta2"),

@@ -12,26 +12,26 @@ import msgspec
 from engine.external.kubernetes.core_objects import (
     Condition,
     KubernetesObject,
+    KubernetesTaint,
+    KubernetesToleration,
     LabelSelector,
     Metadata,
-    Named,
-    Part,
+    NamedObject,
+    ObjectPart,
     PodSpec,
-    Taint,
-    Toleration,
 )
 
 Quantity = str | int
 
 
-class FairSharing(Part, frozen=True):
+class FairSharing(ObjectPart, frozen=True):
     weight: Quantity = 1
 
 
 # -- queues -----------------------------------------------------------------------------------------------------------
 
 
-class ResourceQuotas(Part, frozen=True):
+class ResourceQuotas(ObjectPart, frozen=True):
     """None as a limit: none."""
 
     name: str
@@ -40,56 +40,56 @@ class ResourceQuotas(Part, frozen=True):
     lending_limit: Quantity | None = None
 
 
-class FlavorQuotas(Part, frozen=True):
+class FlavorQuotas(ObjectPart, frozen=True):
     name: str
     resources: tuple[ResourceQuotas, ...] = ()
 
 
-class ResourceGroup(Part, frozen=True):
+class ResourceGroup(ObjectPart, frozen=True):
     """Flavors in the order in which they are tried."""
 
     covered_resources: tuple[str, ...] = ()
     flavors: tuple[FlavorQuotas, ...] = ()
 
 
-class BorrowWithinCohort(Part, frozen=True):
+class BorrowWithinCohort(ObjectPart, frozen=True):
     policy: str = "Never"
     max_priority_threshold: int | None = None
 
 
-class Preemption(Part, frozen=True):
+class ClusterQueuePreemption(ObjectPart, frozen=True):
     within_cluster_queue: str = "Never"
     reclaim_within_cohort: str = "Never"
     borrow_within_cohort: BorrowWithinCohort = BorrowWithinCohort()
 
 
-class FlavorFungibility(Part, frozen=True):
+class FlavorFungibility(ObjectPart, frozen=True):
     when_can_borrow: str = "MayStopSearch"
     when_can_preempt: str = "TryNextFlavor"
     preference: str = ""
 
 
-class CheckOfFlavors(Part, frozen=True):
+class CheckOfFlavors(ObjectPart, frozen=True):
     """`on_flavors` empty: on all of them."""
 
     name: str
     on_flavors: tuple[str, ...] = ()
 
 
-class AdmissionChecksStrategy(Part, frozen=True):
+class AdmissionChecksStrategy(ObjectPart, frozen=True):
     admission_checks: tuple[CheckOfFlavors, ...] = ()
 
 
-class AdmissionScope(Part, frozen=True):
+class AdmissionScope(ObjectPart, frozen=True):
     admission_mode: str = ""
 
 
-class ClusterQueueSpec(Part, frozen=True):
+class ClusterQueueSpec(ObjectPart, frozen=True):
     cohort_name: str = ""
     resource_groups: tuple[ResourceGroup, ...] = ()
     queueing_strategy: str = "BestEffortFIFO"
     namespace_selector: LabelSelector | None = None
-    preemption: Preemption = Preemption()
+    preemption: ClusterQueuePreemption = ClusterQueuePreemption()
     flavor_fungibility: FlavorFungibility = FlavorFungibility()
     fair_sharing: FairSharing = FairSharing()
     admission_checks_strategy: AdmissionChecksStrategy = AdmissionChecksStrategy()
@@ -97,18 +97,18 @@ class ClusterQueueSpec(Part, frozen=True):
     stop_policy: str = "None"
 
 
-class UsedResource(Part, frozen=True):
+class UsedResource(ObjectPart, frozen=True):
     name: str
     total: Quantity = 0
     borrowed: Quantity = 0
 
 
-class UsedFlavor(Part, frozen=True):
+class UsedFlavor(ObjectPart, frozen=True):
     name: str
     resources: tuple[UsedResource, ...] = ()
 
 
-class QueueStatus(Part, frozen=True):
+class QueueStatus(ObjectPart, frozen=True):
     conditions: tuple[Condition, ...] = ()
     flavors_reservation: tuple[UsedFlavor, ...] = ()
     flavors_usage: tuple[UsedFlavor, ...] = ()
@@ -122,7 +122,7 @@ class ClusterQueue(KubernetesObject, frozen=True):
     status: QueueStatus = QueueStatus()
 
 
-class LocalQueueSpec(Part, frozen=True):
+class LocalQueueSpec(ObjectPart, frozen=True):
     cluster_queue: str = ""
     stop_policy: str = "None"
     fair_sharing: FairSharing = FairSharing()
@@ -133,7 +133,7 @@ class LocalQueue(KubernetesObject, frozen=True):
     status: QueueStatus = QueueStatus()
 
 
-class CohortSpec(Part, frozen=True):
+class CohortSpec(ObjectPart, frozen=True):
     parent_name: str = ""
     resource_groups: tuple[ResourceGroup, ...] = ()
     fair_sharing: FairSharing = FairSharing()
@@ -148,7 +148,7 @@ class Cohort(KubernetesObject, frozen=True):
 # -- workloads --------------------------------------------------------------------------------------------------------
 
 
-class TopologyRequest(Part, frozen=True):
+class PodSetTopologyRequest(ObjectPart, frozen=True):
     required: str = ""
     preferred: str = ""
     unconstrained: bool = False
@@ -157,25 +157,25 @@ class TopologyRequest(Part, frozen=True):
     slice_size: int = msgspec.field(name="podSetSliceSize", default=0)
 
 
-class PodTemplate(Part, frozen=True):
+class PodTemplate(ObjectPart, frozen=True):
     metadata: Metadata = Metadata()
     spec: PodSpec = PodSpec()
 
 
-class PodSet(Part, frozen=True):
+class PodSet(ObjectPart, frozen=True):
     name: str = ""
     count: int = 1
     min_count: int | None = None
     template: PodTemplate = PodTemplate()
-    topology_request: TopologyRequest | None = None
+    topology_request: PodSetTopologyRequest | None = None
 
 
-class PriorityClassRef(Part, frozen=True):
+class PriorityClassRef(ObjectPart, frozen=True):
     group: str = ""
     name: str = ""
 
 
-class WorkloadSpec(Part, frozen=True):
+class KueueWorkloadSpec(ObjectPart, frozen=True):
     pod_sets: tuple[PodSet, ...] = ()
     queue_name: str = ""
     priority: int = 0
@@ -184,14 +184,14 @@ class WorkloadSpec(Part, frozen=True):
     maximum_execution_time_seconds: int | None = None
 
 
-class PodCounts(Part, frozen=True):
+class PodCounts(ObjectPart, frozen=True):
     """One count for each domain, or one for all."""
 
     universal: int | None = None
     individual: tuple[int, ...] = ()
 
 
-class IndividualValues(Part, frozen=True):
+class IndividualValues(ObjectPart, frozen=True):
     """The value of each domain is prefix, root and suffix in a row."""
 
     prefix: str = ""
@@ -199,14 +199,14 @@ class IndividualValues(Part, frozen=True):
     suffix: str = ""
 
 
-class LevelValues(Part, frozen=True):
+class LevelValues(ObjectPart, frozen=True):
     """One value of a level for all domains, or one for each."""
 
     universal: str | None = None
     individual: IndividualValues | None = None
 
 
-class TopologySlice(Part, frozen=True):
+class TopologySlice(ObjectPart, frozen=True):
     """`domain_count` domains: how many pods each has, and its value of each level."""
 
     domain_count: int = 0
@@ -214,12 +214,12 @@ class TopologySlice(Part, frozen=True):
     values_per_level: tuple[LevelValues, ...] = ()
 
 
-class TopologyAssignment(Part, frozen=True):
+class TopologyAssignment(ObjectPart, frozen=True):
     levels: tuple[str, ...] = ()
     slices: tuple[TopologySlice, ...] = ()
 
 
-class PodSetAssignment(Part, frozen=True):
+class PodSetAssignment(ObjectPart, frozen=True):
     name: str = ""
     count: int = 0
     flavors: dict[str, str] = msgspec.field(default_factory=dict)
@@ -227,12 +227,12 @@ class PodSetAssignment(Part, frozen=True):
     topology_assignment: TopologyAssignment | None = None
 
 
-class Admission(Part, frozen=True):
+class KueueAdmission(ObjectPart, frozen=True):
     cluster_queue: str = ""
     pod_set_assignments: tuple[PodSetAssignment, ...] = ()
 
 
-class AdmissionCheckState(Part, frozen=True):
+class AdmissionCheckState(ObjectPart, frozen=True):
     """`state` is Pending, Ready, Retry or Rejected."""
 
     name: str
@@ -242,38 +242,38 @@ class AdmissionCheckState(Part, frozen=True):
     retry_count: int = 0
 
 
-class ReclaimablePods(Part, frozen=True):
+class ReclaimablePods(ObjectPart, frozen=True):
     name: str
     count: int = 0
 
 
-class RequeueState(Part, frozen=True):
+class RequeueState(ObjectPart, frozen=True):
     count: int = 0
     requeue_at: datetime | None = None
 
 
-class WorkloadStatus(Part, frozen=True):
+class WorkloadStatus(ObjectPart, frozen=True):
     conditions: tuple[Condition, ...] = ()
-    admission: Admission | None = None
+    admission: KueueAdmission | None = None
     admission_checks: tuple[AdmissionCheckState, ...] = ()
     reclaimable_pods: tuple[ReclaimablePods, ...] = ()
     requeue_state: RequeueState | None = None
-    unhealthy_nodes: tuple[Named, ...] = ()
+    unhealthy_nodes: tuple[NamedObject, ...] = ()
     cluster_name: str = ""
 
 
 class Workload(KubernetesObject, frozen=True):
-    spec: WorkloadSpec = WorkloadSpec()
+    spec: KueueWorkloadSpec = KueueWorkloadSpec()
     status: WorkloadStatus = WorkloadStatus()
 
 
 # -- flavors and what is beside them ----------------------------------------------------------------------------------
 
 
-class ResourceFlavorSpec(Part, frozen=True):
+class ResourceFlavorSpec(ObjectPart, frozen=True):
     node_labels: dict[str, str] = msgspec.field(default_factory=dict)
-    node_taints: tuple[Taint, ...] = ()
-    tolerations: tuple[Toleration, ...] = ()
+    node_taints: tuple[KubernetesTaint, ...] = ()
+    tolerations: tuple[KubernetesToleration, ...] = ()
     topology_name: str = ""
 
 
@@ -281,11 +281,11 @@ class ResourceFlavor(KubernetesObject, frozen=True):
     spec: ResourceFlavorSpec = ResourceFlavorSpec()
 
 
-class TopologyLevel(Part, frozen=True):
+class TopologyLevel(ObjectPart, frozen=True):
     node_label: str
 
 
-class TopologySpec(Part, frozen=True):
+class TopologySpec(ObjectPart, frozen=True):
     """Levels from the widest to the narrowest."""
 
     levels: tuple[TopologyLevel, ...] = ()
@@ -300,11 +300,11 @@ class WorkloadPriorityClass(KubernetesObject, frozen=True):
     description: str = ""
 
 
-class AdmissionCheckSpec(Part, frozen=True):
+class AdmissionCheckSpec(ObjectPart, frozen=True):
     controller_name: str = ""
 
 
-class AdmissionCheckStatus(Part, frozen=True):
+class AdmissionCheckStatus(ObjectPart, frozen=True):
     conditions: tuple[Condition, ...] = ()
 
 

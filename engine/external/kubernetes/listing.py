@@ -25,10 +25,10 @@ from engine.external.answer_cutter import NOT_PLAIN_JSON, Cutter
 from engine.external.kubernetes.core_objects import KubernetesObject
 from engine.external.kubernetes.errors import (
     GONE,
+    ApiStatus,
     KubernetesSilent,
     KubernetesUnavailable,
     KubernetesUnreadable,
-    Status,
     VersionExpired,
     refusal,
 )
@@ -209,7 +209,7 @@ class KindReader:
                 return self._read(happened, raw.object)
             if raw.type == "BOOKMARK":
                 return msgspec.json.decode(raw.object, type=_EndHolder).metadata
-            status = msgspec.json.decode(raw.object, type=Status)
+            status = msgspec.json.decode(raw.object, type=ApiStatus)
         except NOT_PLAIN_JSON:
             raise KubernetesUnreadable(f"{what}: a line came that is no event", "It is tried again") from None
         if status.code == GONE or 400 <= status.code < 500 or status.reason in ("Expired", "Gone"):

@@ -26,7 +26,7 @@ MAX_WAITING = 1_000
 JOIN_S = 10.0
 
 
-class Observation:
+class ClusterObservation:
     """Follows from `start` on, until it is closed; it closes the line as well. `take` is for one thread."""
 
     def __init__(self, line: KubernetesTransport, kinds: Sequence[ObjectKind]) -> None:

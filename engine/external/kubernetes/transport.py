@@ -52,7 +52,7 @@ TOO_BUSY = frozenset([429, 503, 504])
 Query = Mapping[str, str]
 
 
-class Pacer:
+class RequestPacer:
     """Tokens of a bucket: `take` gives the seconds to wait before the next request may be made. Safe in several
     threads."""
 
@@ -124,7 +124,7 @@ class KubernetesTransport:
         """Made so far."""
         self.put_off = 0
         """Times that the server had too much to do for a request."""
-        self._pacer = Pacer(rate, burst)
+        self._pacer = RequestPacer(rate, burst)
         self._proxy = proxy_of(reach)
         self._lock = threading.Condition()
         self._clients: list[httpx.Client] = []

@@ -213,7 +213,7 @@ HEADER = "machine_type,on_demand_usd_per_hour,preemptible_usd_per_hour\n"
         (HEADER, "lists no machine type"),
         (HEADER + "m,-1,\n", "line 2, column 'on_demand_usd_per_hour': '-1' is negative"),
         (HEADER + "m,1,x\n", "line 2, column 'preemptible_usd_per_hour': 'x' is not an amount"),
-        (HEADER + "m,0.0000001,\n", "is not a whole number of micro-USD"),
+        (HEADER + "m,0.0000001,\n", "is too fine: the least step is"),
         (HEADER + "m,1e30,\n", "is too large|is more than"),
         (HEADER + "m,1,\nm,2,\n", "line 3, column 'machine_type': prices 'm' in all regions again, as line 2"),
         (HEADER + "m,1\n", "line 2: has 2 columns, the first line 3"),

@@ -205,7 +205,7 @@ def test_a_stopped_service_comes_back_with_the_replicas_it_wanted() -> None:
     [
         ({"least": 9, "most": 3}, "more than most"),
         ({"first": 30}, "not from least to most"),
-        ({"target_permille": 0}, "below 1"),
+        ({"target_permille": 0}, "0 is below 0.1%"),
         ({"simulated_load": ((5, 1), (5, 2))}, "below 6"),
     ],
 )

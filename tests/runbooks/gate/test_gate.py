@@ -170,7 +170,7 @@ def test_work_saved_by_checkpoints_is_not_shown_as_lost(gate: Person, watched: W
 
 
 def test_every_unknown_target_is_named(gate: Person) -> None:
-    with pytest.raises(NotFoundError, match=r"ghost-1, n0, ghost-2"):
+    with pytest.raises(NotFoundError, match="'ghost-1', 'n0', 'ghost-2'"):
         gate.propose("cancel", ["ghost-1", "r0", "n0", "ghost-2"])
     with pytest.raises(NotFoundError, match="r0"):
         gate.propose("drain", ["r0", "n1"])

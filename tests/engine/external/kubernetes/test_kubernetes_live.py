@@ -22,12 +22,12 @@ from kubernetes_cluster import Admin, KubernetesCluster, own, shared
 
 from engine.external.kubernetes import kueue_objects as kueue
 from engine.external.kubernetes.capabilities import capabilities
-from engine.external.kubernetes.core_objects import KubernetesObject, Node, Pod
+from engine.external.kubernetes.core_objects import KubernetesNode, KubernetesObject, KubernetesPod
 from engine.external.kubernetes.errors import KubernetesDenied, KubernetesUnavailable, VersionExpired
 from engine.external.kubernetes.kinds import KINDS
 from engine.external.kubernetes.kubeconfig import ExecPlugin, KubernetesUser, Reach
 from engine.external.kubernetes.listing import Came, KindReader
-from engine.external.kubernetes.observation import Observation
+from engine.external.kubernetes.observation import ClusterObservation
 from engine.external.kubernetes.reflector import ChangeBatch
 from engine.external.kubernetes.transport import KubernetesTransport
 from tests.support.patience import PATIENCE_S, until
@@ -58,7 +58,7 @@ def space(admin: Admin) -> str:
 class Known:
     """What a consumer knows of some kinds."""
 
-    def __init__(self, observation: Observation, space: str = "") -> None:
+    def __init__(self, observation: ClusterObservation, space: str = "") -> None:
         self.objects: dict[str, dict[str, KubernetesObject]] = {}
         self.whole: set[str] = set()
         self._observation = observation
@@ -100,7 +100,7 @@ class Known:
 
 @contextlib.contextmanager
 def observed(line: KubernetesTransport, *kinds: str, space: str = "") -> Iterator[Known]:
-    with Observation(line, [BY_NAME[kind] for kind in kinds]) as observation:
+    with ClusterObservation(line, [BY_NAME[kind] for kind in kinds]) as observation:
         yield Known(observation, space)
 
 
@@ -187,10 +187,10 @@ def test_objects_are_read_as_they_were_written(cluster: KubernetesCluster, admin
         assert work.status.admission.pod_set_assignments[0].flavors["nvidia.com/gpu"] == flavor
         assert work.metadata.owner_references[0].uid in known.objects["jobs"]
         node = known.objects["nodes"].popitem()[1]
-        assert isinstance(node, Node)
+        assert isinstance(node, KubernetesNode)
         assert node.status.allocatable["nvidia.com/gpu"] == "8"
         pod = next(iter(known.named("pods").values()))
-        assert isinstance(pod, Pod)
+        assert isinstance(pod, KubernetesPod)
         assert pod.metadata.owner_references[0].kind == "Job"
 
 

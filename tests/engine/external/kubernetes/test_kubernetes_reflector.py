@@ -27,9 +27,9 @@ from scripted_kubernetes import (
 from engine.external.kubernetes import listing, reflector
 from engine.external.kubernetes.errors import KubernetesUnavailable
 from engine.external.kubernetes.kinds import KINDS
-from engine.external.kubernetes.observation import Observation
+from engine.external.kubernetes.observation import ClusterObservation
 from engine.external.kubernetes.reflector import ChangeBatch, Reflector, ReflectorReport
-from engine.external.kubernetes.transport import KubernetesTransport, Pacer
+from engine.external.kubernetes.transport import KubernetesTransport, RequestPacer
 from tests.support.patience import PATIENCE_S
 from tests.support.patience import until as patiently
 
@@ -82,7 +82,7 @@ class Watched:
 @contextlib.contextmanager
 def following(answer: Callable[[str, Query], Answer]) -> Iterator[tuple[Seen, Callable[[], ReflectorReport]]]:
     """Until `settled`, in the thread of the test."""
-    with ScriptedKubernetes(answer) as server, server.line() as line, Observation(line, [PODS]) as observation:
+    with ScriptedKubernetes(answer) as server, server.line() as line, ClusterObservation(line, [PODS]) as observation:
         seen = Seen()
 
         def settled() -> ReflectorReport:
@@ -360,7 +360,7 @@ def test_whatever_fails_what_is_known_at_last_is_what_is_there(seed: int, monkey
     cluster = FaultyCluster(seed)
     with ScriptedKubernetes(cluster) as server:
         line = server.line(rate=1e6, burst=1_000_000)
-        with Observation(line, [PODS]) as observation:
+        with ClusterObservation(line, [PODS]) as observation:
             seen = Seen()
 
             def take(timeout_s: float) -> None:
@@ -377,7 +377,7 @@ def test_whatever_fails_what_is_known_at_last_is_what_is_there(seed: int, monkey
 
 def test_requests_are_paced() -> None:
     now = [0.0]
-    pacer = Pacer(20, 3, lambda: now[0])
+    pacer = RequestPacer(20, 3, lambda: now[0])
     assert [pacer.take() for _ in range(5)] == [0, 0, 0, 0.05, 0.1]
     now[0] = 1.0
     assert [pacer.take() for _ in range(4)] == [0, 0, 0, 0.05]
@@ -405,7 +405,7 @@ def test_a_consumer_that_takes_nothing_ends_when_it_is_closed(monkeypatch: pytes
         return 200, {}, whole(10) if "sendInitialEvents" in query else until(ends, *lines)
 
     with ScriptedKubernetes(answer) as server:
-        observation = Observation(server.line(), [PODS])
+        observation = ClusterObservation(server.line(), [PODS])
         with observation:
             assert observation.take(PATIENCE_S)
         ends.set()

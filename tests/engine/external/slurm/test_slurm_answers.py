@@ -73,7 +73,7 @@ def test_a_field_that_was_ignored_is_told() -> None:
     answer = split(
         200, json.dumps({"errors": [], "warnings": [{"description": 'Ignoring unknown field "x"'}]}).encode()
     )
-    with pytest.raises(SlurmRefused, match="did not know a field"):
+    with pytest.raises(SlurmRefused, match="a field that it does not know"):
         require(answer, "changing job 7", wrote=True)
 
 
