@@ -130,6 +130,9 @@ class ShellParser(argparse.ArgumentParser):
         if message.startswith(missing):
             names = message.removeprefix(missing).split(", ")
             message = f"missing {', '.join(name if name.startswith('-') else name.upper() for name in names)}"
+            for action in self._get_positional_actions():
+                if action.choices and action.dest in names and not isinstance(action, LateCommands):
+                    message += f": one of {', '.join(str(choice) for choice in action.choices)}"
             self.exit(2, f"muster: {message}\n  Usage: {self.usage_line()}\n")
         message = message.removeprefix("argument ")
         for said, told in _SAID:

@@ -55,11 +55,11 @@ def test_what_is_typed_becomes_one_change() -> None:
         ("set-targets", "gpu soon=4", "is not a time"),
         ("set-targets", "gpu +2h=-4", "TIME=NODES"),
         ("set-autoscaling", "", "no value is given"),
-        ("set-autoscaling", "scan=30s", "no setting"),
+        ("set-autoscaling", "scan=30s", "'scan' is no setting"),
         ("set-autoscaling", "enabled=perhaps", "neither yes nor no"),
-        ("set-autoscaling", "scan_every=soon", "scan_every_ms"),
+        ("set-autoscaling", "scan_every=soon", "scan_every: 'soon' is not a duration"),
         ("set-autoscaling", "scale_up_after=30", "unit"),
-        ("set-autoscaling", "predict_permille=high", "no number"),
+        ("set-autoscaling", "predict_permille=high", "not a whole number"),
     ],
 )
 def test_what_cannot_be_read_is_named(name: str, line: str, said: str) -> None:

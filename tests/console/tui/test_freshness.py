@@ -247,7 +247,7 @@ async def test_an_engine_killed_under_a_dialog_refuses_the_yes_and_nothing_is_do
             assert app.screen is dialog, "nobody was there to say yes to"
             assert told == [AWAY] * 3
             await asyncio.to_thread(engine.start)
-            await until(pilot, lambda: not dialog._outage.display, 20)  # type: ignore[union-attr]
+            await until(pilot, lambda: not dialog._outage.display)  # type: ignore[union-attr]
             await press(pilot, "y", "y", "y")
             await until(pilot, lambda: len(app.screen_stack) == 1)
             await until(pilot, lambda: engine.count("held") == 1)

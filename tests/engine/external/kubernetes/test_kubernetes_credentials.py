@@ -23,6 +23,7 @@ from engine.external.kubernetes.kubeconfig import (
     Reach,
 )
 from engine.model.errors import SpecError
+from tests.support.patience import until
 
 V1 = "client.authentication.k8s.io/v1"
 
