@@ -86,7 +86,7 @@ class Process:
 async def console_of(process: Process, start: Any = "workloads") -> AsyncIterator[Pilot[None]]:
     app = MusterApp(process.client, start=start, title="test")
     async with app.run_test(size=(140, 40), notifications=True) as pilot:
-        await until(pilot, lambda: app.connected, PATIENCE_S)
+        await until(pilot, lambda: app.connected)
         yield pilot
 
 
@@ -105,18 +105,18 @@ def process(tmp_path: Path) -> Any:
 
 async def lost(pilot: Pilot[None], process: Process) -> None:
     await asyncio.to_thread(process.kill)
-    await until(pilot, lambda: not pilot.app.connected, PATIENCE_S)  # type: ignore[attr-defined]
+    await until(pilot, lambda: not pilot.app.connected)  # type: ignore[attr-defined]
 
 
 async def regained(pilot: Pilot[None], process: Process) -> None:
     await asyncio.to_thread(process.start)
-    await until(pilot, lambda: pilot.app.connected, PATIENCE_S)  # type: ignore[attr-defined]
+    await until(pilot, lambda: pilot.app.connected)  # type: ignore[attr-defined]
 
 
 async def asked_to_cordon(pilot: Pilot[None]) -> tuple[str, ConfirmDialog]:
     """The question whether to cordon a node, read to its end."""
     here(pilot).filter("state:ready sort:id")
-    await until(pilot, lambda: "state:ready" in line(pilot, "title") and here(pilot).targets, PATIENCE_S)
+    await until(pilot, lambda: "state:ready" in line(pilot, "title") and here(pilot).targets)
     await pilot.app.workers.wait_for_complete()
     node = here(pilot).targets[0].id
     await press(pilot, "C")
@@ -143,10 +143,10 @@ async def test_under_an_open_question(process: Process) -> None:
         assert pilot.app.screen is dialog, "nobody was there to say yes to"
         await regained(pilot, process)
         assert pilot.app.screen is dialog
-        await until(pilot, lambda: not dialog._outage or not dialog._outage.display, PATIENCE_S)
+        await until(pilot, lambda: not dialog._outage or not dialog._outage.display)
         assert await times_cordoned(process, node) == 0
         await press(pilot, "y", "y", "y")
-        await until(pilot, lambda: len(pilot.app.screen_stack) == 1, PATIENCE_S)
+        await until(pilot, lambda: len(pilot.app.screen_stack) == 1)
         await pilot.app.workers.wait_for_complete()
         assert await times_cordoned(process, node) == 1
         assert "state:ready" in line(pilot, "title"), "the page is what it was"
@@ -163,7 +163,7 @@ async def test_while_a_change_is_made(process: Process, after_s: float) -> None:
         await pilot.press("y")
         await asyncio.to_thread(time.sleep, after_s)
         await asyncio.to_thread(process.kill)
-        await until(pilot, lambda: not app.connected, PATIENCE_S)
+        await until(pilot, lambda: not app.connected)
         await regained(pilot, process)
         await pilot.app.workers.wait_for_complete()
         times = await times_cordoned(process, node)
@@ -176,14 +176,14 @@ async def test_while_a_change_is_made(process: Process, after_s: float) -> None:
             again, _ = await asked_to_cordon(pilot)
             assert again == node
             await press(pilot, "y")
-            await until(pilot, lambda: len(app.screen_stack) == 1, PATIENCE_S)
+            await until(pilot, lambda: len(app.screen_stack) == 1)
             await pilot.app.workers.wait_for_complete()
         assert await times_cordoned(process, node) == 1
 
 
 async def test_while_a_filter_is_typed(process: Process) -> None:
     async with console_of(process) as pilot:
-        await until(pilot, lambda: here(pilot).table.cursor_row is not None, PATIENCE_S)
+        await until(pilot, lambda: here(pilot).table.cursor_row is not None)
         await press(pilot, "slash")
         bar: Any = pilot.app.bars.bar  # type: ignore[attr-defined]
         await until(pilot, lambda: bar.is_attached and pilot.app.focused is bar._input)
@@ -193,8 +193,8 @@ async def test_while_a_filter_is_typed(process: Process) -> None:
         assert bar._input.value == "state:running"
         await press(pilot, "enter")
         await regained(pilot, process)
-        await until(pilot, lambda: "state:running" in line(pilot, "title") and here(pilot).targets, PATIENCE_S)
-        await until(pilot, lambda: all(target.state == "running" for target in here(pilot).targets), PATIENCE_S)
+        await until(pilot, lambda: "state:running" in line(pilot, "title") and here(pilot).targets)
+        await until(pilot, lambda: all(target.state == "running" for target in here(pilot).targets))
 
 
 async def test_during_an_export_leaves_no_half_file(
@@ -204,7 +204,7 @@ async def test_during_an_export_leaves_no_half_file(
     there = tmp_path / "out"
     there.mkdir()
     async with console_of(process, "nodes") as pilot:
-        await until(pilot, lambda: here(pilot).table.cursor_row is not None, PATIENCE_S)
+        await until(pilot, lambda: here(pilot).table.cursor_row is not None)
         fill = page_data.Export._put
 
         def put_and_kill(self: Any, file: Any, part: Any, begin: int) -> None:
@@ -215,7 +215,7 @@ async def test_during_an_export_leaves_no_half_file(
         await press(pilot, "colon")
         await write(pilot, f"export json {there}/nodes.json")
         await press(pilot, "enter")
-        await until(pilot, lambda: not pilot.app.connected, PATIENCE_S)  # type: ignore[attr-defined]
+        await until(pilot, lambda: not pilot.app.connected)  # type: ignore[attr-defined]
         await pilot.app.workers.wait_for_complete()
         assert list(there.iterdir()) == []
         monkeypatch.setattr(page_data.Export, "_put", fill)
@@ -223,24 +223,24 @@ async def test_during_an_export_leaves_no_half_file(
         await press(pilot, "colon")
         await write(pilot, f"export json {there}/nodes.json")
         await press(pilot, "enter")
-        await until(pilot, lambda: "exported" in notes(pilot), PATIENCE_S)
+        await until(pilot, lambda: "exported" in notes(pilot))
         assert json.loads((there / "nodes.json").read_text())["complete"]
 
 
 async def test_during_a_what_if(process: Process) -> None:
     async with console_of(process, "nodes") as pilot:
-        await until(pilot, lambda: here(pilot).targets, PATIENCE_S)
+        await until(pilot, lambda: here(pilot).targets)
         node = here(pilot).targets[0].id
         await press(pilot, "colon")
         await write(pilot, f"whatif drain {node}")
         await press(pilot, "enter")
         page = lambda: pilot.app.navigator.current  # type: ignore[attr-defined]  # noqa: E731
-        await until(pilot, lambda: isinstance(page(), WhatIfPane) and page().edits, PATIENCE_S)
+        await until(pilot, lambda: isinstance(page(), WhatIfPane) and page().edits)
         await press(pilot, "w")
-        await until(pilot, lambda: page().detail is not None and page().detail.runs, PATIENCE_S)
+        await until(pilot, lambda: page().detail is not None and page().detail.runs)
         await lost(pilot, process)
         await regained(pilot, process)
         assert len(page().edits) == 1, "what was put together is still there"
-        await until(pilot, lambda: page().detail.runs == (), PATIENCE_S)
+        await until(pilot, lambda: page().detail.runs == ())
         await press(pilot, "w")
-        await until(pilot, lambda: page().detail.runs, PATIENCE_S)
+        await until(pilot, lambda: page().detail.runs)
