@@ -333,9 +333,9 @@ class RequestHandler:
         return answer_to(await (do() if key is None else self._keys.once(key, do)))
 
     async def _as_of(self, operation: Operation, request: Request, at_ms: int) -> Response:
-        """Any question as of an earlier time. Raises RefusedError for all else."""
+        """Any question to a cell as of an earlier time. Raises RefusedError for all else."""
         question = operation.question
-        if question is None:
+        if question is None or not hasattr(Client, question.name):
             raise RefusedError(f"{operation.path} has no answer as of an earlier time", f"Leave out {AS_OF}")
         if operation.changes is True:
             raise refuse_past(at_ms)

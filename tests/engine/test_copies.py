@@ -237,8 +237,8 @@ def test_a_copy_that_never_gets_ready_is_given_up(loop: EngineLoop, monkeypatch:
     made, hung = loop.copies._made, []
     monkeypatch.setattr(loop.copies, "_made", lambda: hung.append(made()) or hung[-1])
     until(lambda: loop.read("query", ALL) and hung)
-    monkeypatch.setattr(read_replica.Answers, "_found", found)
     assert loop.read("query", ALL).version == first
+    monkeypatch.setattr(read_replica.Answers, "_found", found)
     until(lambda: loop.read("query", ALL).rows == [["j-1", "running"]])
     until(lambda: hung[0]._worker.over)
 

@@ -111,14 +111,24 @@ class KubernetesCluster:
         soon(lambda: not Path(f"/proc/{pid}").exists() or b") Z " in Path(f"/proc/{pid}/stat").read_bytes())
 
     def start(self, part: str) -> None:
-        """What was killed, with its data. Returns when the API server is ready."""
+        """What was killed, with its data. Returns when the API server is ready. One that gives up while it starts is
+        started again, as a kubelet does: an API server ends itself when it finds etcd busy."""
+        self._start(part)
+
+        def ready() -> bool:
+            if self.children[-1].poll() is not None:
+                self._start(part)
+            return self._is_ready()
+
+        soon(ready)
+
+    def _start(self, part: str) -> None:
         with (self.folder / "log" / f"{part}.log").open("ab") as log:
             process = subprocess.Popen(
                 self._started[part], stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
             )
         (self.folder / "pids" / part).write_text(str(process.pid))
         self.children.append(process)
-        soon(self._is_ready)
 
     def _is_ready(self) -> bool:
         with self.admin() as admin, contextlib.suppress(httpx.HTTPError):

@@ -161,6 +161,10 @@ def _states(pid: int) -> set[str]:
     return found
 
 
+_CHOOSING = Path(tempfile.gettempdir()) / "muster-slurm-own"
+"""Who looks for free ports and takes them does so alone."""
+
+
 def soon(true: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
     """Waits until it is, and fails if it is not in time."""
     end = time.monotonic() + within_s
@@ -179,8 +183,9 @@ def shared(release: str) -> Iterator[SlurmCluster]:
     cluster = SlurmCluster(folder, release, ("--accounting", "--topology"))
 
     def up() -> None:
-        cluster.options += ("--port", str(_port_of(folder)))
-        cluster.up()
+        with locked(_CHOOSING):
+            cluster.options += ("--port", str(_port_of(folder)))
+            cluster.up()
 
     with shared_by_processes(folder, up, cluster.down):
         yield cluster
@@ -195,7 +200,7 @@ def own(release: str, *options: str) -> Iterator[SlurmCluster]:
     small = ("--cpu-nodes", "2", "--gpu-nodes", "1", "--cloud-nodes", "1")
     cluster = SlurmCluster(folder, release, (*small, *options))
     try:
-        with locked(Path(tempfile.gettempdir()) / "muster-slurm-own"):
+        with locked(_CHOOSING):
             cluster.options += ("--port", str(_free_port()))
             cluster.up()
         cluster.remember()

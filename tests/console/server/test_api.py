@@ -95,6 +95,12 @@ def test_a_version_that_is_not_there_is_refused(http: httpx.Client) -> None:
 
 
 @pytest.mark.thorough
+def test_what_is_not_asked_of_the_cell_has_no_answer_as_of_an_earlier_time(http: httpx.Client) -> None:
+    answer = http.get("/v1/login", headers={"muster-as-of": "1000"})
+    assert answer.status_code == 409
+    assert "/v1/login has no answer as of an earlier time" in answer.json()["problem"]
+
+
 def test_of_a_large_cell_a_reader_sees_what_another_wrote_if_they_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_replica, "LARGE", 1)
     with running_loop() as loop, served_on_unix(loop) as path, over_unix(path) as http:
