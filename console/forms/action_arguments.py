@@ -215,7 +215,7 @@ def _settings(words: Sequence[str], label: str, now: Now) -> dict[str, int | boo
         field = name if name in Autoscaling.__struct_fields__ else f"{name}_ms"
         if not equals or field not in Autoscaling.__struct_fields__:
             known = ", ".join(known.removesuffix("_ms") for known in Autoscaling.__struct_fields__)
-            wrong = f"{shown(name)} is no setting" if equals else f"{shown(word)} is not SETTING=VALUE"
+            wrong = f"there is no setting {shown(name)}" if equals else f"{shown(word)} is not SETTING=VALUE"
             raise SpecError(label, wrong, f"Write it like scan_every=30s; settings: {known}")
         found[field] = _setting(
             getattr(Autoscaling(), field), name, text, timed=field.endswith("_ms"), raw=name == field

@@ -228,9 +228,9 @@ def test_what_takes_long_keeps_nobody_who_asks_for_less(
 
 def test_a_copy_that_never_gets_ready_is_given_up(loop: EngineLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one before it answers, and another takes its place: what is read does not stand still."""
+    first = loop.read("query", ALL).version  # by a copy that is given its usual time to answer
     monkeypatch.setattr(read_replica, "PATIENCE_S", 0.2)
     monkeypatch.setattr(read_replica, "END_S", 0.1)
-    first = loop.read("query", ALL).version
     found = read_replica.Answers._found
     monkeypatch.setattr(read_replica.Answers, "_found", lambda *_: time.sleep(30 * PATIENCE_S))
     loop.call(lambda engine: engine.command(Submit(workloads=(gpu_job("j-1"),))))

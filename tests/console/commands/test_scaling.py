@@ -55,7 +55,7 @@ def test_what_is_typed_becomes_one_change() -> None:
         ("set-targets", "gpu soon=4", "is not a time"),
         ("set-targets", "gpu +2h=-4", "TIME=NODES"),
         ("set-autoscaling", "", "no value is given"),
-        ("set-autoscaling", "scan=30s", "'scan' is no setting"),
+        ("set-autoscaling", "scan=30s", "there is no setting 'scan'"),
         ("set-autoscaling", "enabled=perhaps", "neither yes nor no"),
         ("set-autoscaling", "scan_every=soon", "scan_every: 'soon' is not a duration"),
         ("set-autoscaling", "scale_up_after=30", "unit"),
