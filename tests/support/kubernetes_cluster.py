@@ -120,7 +120,11 @@ class KubernetesCluster:
                 self._start(part)
             return self._is_ready()
 
-        soon(ready)
+        try:
+            soon(ready)
+        except AssertionError:
+            said = (self.folder / "log" / f"{part}.log").read_text(errors="replace")[-3000:]
+            pytest.fail(f"{part} does not get ready: {said}", pytrace=False)
 
     def _start(self, part: str) -> None:
         with (self.folder / "log" / f"{part}.log").open("ab") as log:
