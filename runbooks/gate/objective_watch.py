@@ -50,11 +50,11 @@ class ObjectiveWatch:
         for burn in burns(self._engine.state, self._engine.now_ms):
             was = self._missed.get(burn.queue)
             missed = burn.is_missed or bool(was and burn.is_missed_lately)
-            if missed != was:
-                self._report(burn, "firing" if missed else "resolved")
+            if missed != was and self._report(burn, "firing" if missed else "resolved"):
                 self._missed[burn.queue] = missed
 
-    def _report(self, burn: Burn, status: Literal["firing", "resolved"]) -> None:
+    def _report(self, burn: Burn, status: Literal["firing", "resolved"]) -> bool:
+        """False where it was not taken, to be tried again at the next look."""
         title = f"{burn.queue}: work starts later than its objective allows"
         report = AlertReport(
             title=title, status=status, severity="page", key=f"objective:{burn.queue}", labels={"queue": burn.queue}
@@ -64,4 +64,5 @@ class ObjectiveWatch:
         except JournalError:
             raise
         except MusterError:
-            return  # Too many fire already: whoever is on call has more to look at than this.
+            return False  # Too many fire already: whoever is on call has more to look at than this.
+        return True
