@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from rich.segment import Segments
 from rich.style import Style
 from textual import events
-from textual._compositor import Compositor
+from textual._compositor import Compositor, CompositorMap, ReflowResult
 from textual.binding import Binding, BindingType
 from textual.color import Color
 from textual.containers import Vertical
@@ -48,6 +48,26 @@ class LeanCompositor(Compositor):
     CPU from a key to its frame, with and without this: p50 6.3 and 11.4 ms, p99 37 and 69 ms, for budgets of 16 and 50
     ms (2026-11-23, 140x45, `console_bench.py --nodes 5000 --workloads 50000`).
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._drawn_map: CompositorMap = {}
+        """Where each widget was when it was drawn last.
+
+        Textual compares a layout with `_full_map`, which it also makes anew, and draws nothing, when somebody asks
+        where a widget is that has just come: then the layout that should draw it finds nothing changed.
+        """
+
+    def reflow(self, parent: Widget, size: Size) -> ReflowResult:
+        self._full_map = self._drawn_map
+        changed = super().reflow(parent, size)
+        self._drawn_map = self._full_map
+        return changed
+
+    def reflow_visible(self, parent: Widget, size: Size) -> set[Widget]:
+        exposed = super().reflow_visible(parent, size)
+        self._drawn_map = {**self._drawn_map, **(self._visible_map or {})}
+        return exposed
 
     def _render_chops(self, crop: Region, is_rendered_line: Callable[[int], bool]) -> Sequence[Mapping[int, Strip]]:
         cuts = self.cuts

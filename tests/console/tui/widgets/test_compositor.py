@@ -62,3 +62,53 @@ async def test_what_has_lines_of_another_size_leaves_no_hole() -> None:
         chops = compositor._render_chops(compositor.size.region, lambda _y: True)
         assert all(piece is not None for chop in chops for piece in chop.values())
         assert compositor.render_full_update().render_segments(pilot.app.console)
+
+
+class Numbers(Widget):
+    """As many lines of one sign as it is high."""
+
+    DEFAULT_CSS = "Numbers { height: 1fr; }"
+
+    def __init__(self, sign: str) -> None:
+        super().__init__()
+        self._sign = sign
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        return [Strip([Segment(self._sign * crop.width)])] * crop.height
+
+
+class Sheet(PageScreen):
+    def compose(self) -> ComposeResult:
+        yield Numbers("1")
+
+
+async def test_a_widget_somebody_asks_about_before_it_was_laid_out_is_drawn() -> None:
+    """The page after a key: its first frame comes after somebody asked where its list is."""
+
+    class Sheets(App[None]):
+        def get_default_screen(self) -> PageScreen:
+            return Sheet()
+
+    async with Sheets().run_test(size=(20, 4)) as pilot:
+        screen, was = pilot.app.screen, pilot.app.screen.query_one(Numbers)
+        assert isinstance(screen, PageScreen)
+        compositor = screen._compositor
+        sent: list[Region] = []
+        draws = compositor.render_update
+
+        def noted(*arguments: object, **named: object) -> object:
+            sent.extend(compositor._dirty_regions)
+            return draws(*arguments, **named)  # type: ignore[arg-type]
+
+        compositor.render_update = noted  # type: ignore[assignment, method-assign]
+        comes = Numbers("2")
+        with pilot.app.batch_update():
+            was.display = False
+            await screen.mount(comes)
+            compositor._full_map_invalidated = True
+            assert compositor.full_map[comes].region == Region(0, 0, 20, 4)
+            screen.draw(lay_out=False)
+            sent.clear()
+        screen.draw()
+        assert Region(0, 0, 20, 4) in sent
+        assert picture(compositor) == ["2" * 20] * 4
