@@ -21,7 +21,8 @@ from runbooks.gate.approval_gate import wall_ms
 if TYPE_CHECKING:
     from engine.control import Engine
     from engine.executors.task_files import OutputRequest
-    from engine.external.change_carrier import Forbidden, IntentDriver, Recorded
+    from engine.external.change_carrier import Forbidden, IntentDriver
+    from engine.external.intent_carrier import Recorded
     from engine.external.mirror_passes import Mirror
     from engine.external.mirror_watch import Watcher
     from engine.external.slurm.connection import SlurmConnection

@@ -11,61 +11,62 @@ hardly anybody undoes those. A setting counts as forgotten where the slurmctld t
 is the one from before. Everything else is left to a person, and so is what was approved too long ago.
 
 `IntentDriver` runs two threads, one for submissions and one for all other changes, so that a drain does not wait behind
-a thousand jobs.
+a thousand jobs. What is the same for every outside scheduler is in `intent_carrier`.
 """
 
 from __future__ import annotations
 
-import threading
 import time
-import traceback
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
-import msgspec
-
 from engine.control import Engine
+from engine.external.intent_carrier import (
+    AGAIN_S,
+    GIVE_UP_MS,
+    UNDECIDED,
+    Abilities,
+    CarriedIntent,
+    CarriedStep,
+    CarrierThreads,
+    EngineLedger,
+    IntentCarrier,
+    IntentJournal,
+    Recorded,
+    few,
+)
 from engine.external.slurm import job_requests
 from engine.external.slurm.capabilities import SlurmGone, SlurmRefused, SlurmUnavailable
 from engine.external.slurm.job_requests import JobDestination, home_of
 from engine.external.slurm.records import Job
-from engine.external.submission_carrier import SAFE_S, SubmissionJournal, Submitter
-from engine.journal.event_journal import Beside
+from engine.external.submission_carrier import SAFE_S, Submitter
 from engine.loop import EngineLoop
 from engine.model import commands as cmd
-from engine.model.commands import IntentChange, SettleIntents
-from engine.model.errors import JournalError, MusterError, SpecError, UnreachableError
+from engine.model.commands import IntentChange
+from engine.model.errors import MusterError, SpecError
 from engine.model.specs import WorkloadSpec
-from engine.state.external_cell import MAYBE_CARRIED, Intent, Phase, subjects_of, wanted
+from engine.state.external_cell import MAYBE_CARRIED, Intent, Phase, wanted
 
 MAX_AGAIN = 5
 """So often at most is done again what slurmctld forgot."""
 AGAIN_WITHIN_MS = 900_000
 """Cell time since it was wanted; later that it was forgotten is found out only where Slurm was away for so long."""
-MAX_TOLD = 5
 LONGEST_SETTING = 200
-UNDECIDED: tuple[job_requests.Standing, ...] = ("to do", "changing", "missing")
 FOR_GOOD: frozenset[job_requests.Do] = frozenset(("cancel", "put back"))
 """What hardly anybody undoes: a job that is as it was before was forgotten to be so, unless slurmctld ran on."""
 TWO_WAYS: frozenset[job_requests.Do] = frozenset(("hold", "release", "drain", "reserve"))
 """What is as it was before whenever it is not so."""
 
 
-class CarriedStep(msgspec.Struct):
-    """One step of an intent, and how far it is."""
-
+class SlurmStep(CarriedStep, kw_only=True):
     step: job_requests.ChangeStep
     meant: Job | None
-    standing: job_requests.Standing = "to do"
-    tried: bool = False
     tried_s: float = 0.0
     """Our clock: it was last asked for."""
-    text: str = ""
     setting: str = ""
     before: str = ""
     """The setting before it was first asked for; empty: by another process."""
-    refused: str = ""
 
     def see(self, seen: job_requests.StepReading) -> None:
         self.standing, self.text, self.setting = seen.standing, seen.text, seen.setting
@@ -73,20 +74,12 @@ class CarriedStep(msgspec.Struct):
             self.standing = "done"  # it was put back since; that it began before then is another clock's word
 
 
-class CarriedIntent(msgspec.Struct):
-    """An intent under way."""
-
-    number: int
-    command: cmd.AnyCommand
-    at_ms: int
-    """Cell time: from when on its time to be carried counts."""
+class SlurmIntent(CarriedIntent, kw_only=True):
     wanted_ms: int
     """Cell time: it was asked for by a person."""
-    phase: Phase
-    parts: list[CarriedStep] | None = None
+    parts: list[SlurmStep] | None = None
     so_s: float = 0.0
     """Our clock: all of it was so. It lasts when it still is SAFE_S later."""
-    wake_s: float = 0.0
     boot: str = ""
     """Run of slurmctld in which all of it was so."""
     before: str = ""
@@ -96,10 +89,6 @@ class CarriedIntent(msgspec.Struct):
     perhaps: bool = False
     """It was asked for by an earlier process, or without an answer: that it is so now may be of that, and be forgotten
     yet."""
-
-    @property
-    def subjects(self) -> frozenset[str]:
-        return frozenset(subjects_of(self.command))
 
     @property
     def tried(self) -> bool:
@@ -118,7 +107,7 @@ def last_set(commands: Iterable[tuple[int, cmd.AnyCommand]]) -> LastSet:
     return found
 
 
-def is_overtaken(held: CarriedIntent, part: CarriedStep, last: LastSet) -> bool:
+def is_overtaken(held: SlurmIntent, part: SlurmStep, last: LastSet) -> bool:
     """Return whether a later intent sets the same. The same wanted once more overtakes nothing: it may have been
     needless only for this."""
     number, step = last.get((job_requests.TOPIC.get(part.step.do, ""), part.step.target), (held.number, part.step))
@@ -127,7 +116,7 @@ def is_overtaken(held: CarriedIntent, part: CarriedStep, last: LastSet) -> bool:
     return step.do != part.step.do or (step.do in job_requests.OF_JOBS and step.value != part.step.value)
 
 
-def why_not_again(held: CarriedIntent, undone: Sequence[CarriedStep], boot: str, now_ms: int) -> str:
+def why_not_again(held: SlurmIntent, undone: Sequence[SlurmStep], boot: str, now_ms: int) -> str:
     """Why what is so no longer is left to a person; empty: it was forgotten, and is done again. `boot`:
     the run of slurmctld that answers now."""
     if held.again >= MAX_AGAIN:
@@ -140,7 +129,7 @@ def why_not_again(held: CarriedIntent, undone: Sequence[CarriedStep], boot: str,
     return why
 
 
-def _why_not_forgotten(held: CarriedIntent, known: Sequence[CarriedStep], boot: str) -> str:
+def _why_not_forgotten(held: SlurmIntent, known: Sequence[SlurmStep], boot: str) -> str:
     """Why nobody can tell that slurmctld forgot it; empty: it did."""
     if known and held.boot and held.boot == boot:
         return "somebody undid it: slurmctld has not restarted since"
@@ -154,7 +143,7 @@ def _why_not_forgotten(held: CarriedIntent, known: Sequence[CarriedStep], boot: 
     return ""
 
 
-def _is_as_before(part: CarriedStep) -> bool:
+def _is_as_before(part: SlurmStep) -> bool:
     if part.step.do in FOR_GOOD:
         return True
     known = part.before or part.step.do in TWO_WAYS
@@ -166,12 +155,6 @@ def common(settings: Sequence[str]) -> str:
     return settings[0] if len(set(settings)) == 1 and len(settings[0]) <= LONGEST_SETTING else ""
 
 
-def few(texts: Sequence[str]) -> str:
-    told = list(dict.fromkeys(text for text in texts if text))
-    more = f" and {len(told) - MAX_TOLD} more" if len(told) > MAX_TOLD else ""
-    return "; ".join(told[:MAX_TOLD]) + more
-
-
 class Acted(Protocol):
     """Told when something changed at Slurm, so that it is observed soon."""
 
@@ -180,10 +163,6 @@ class Acted(Protocol):
 
 SEEN_AT_ONCE: frozenset[job_requests.Do] = job_requests.OF_JOBS | {"drain", "resume", "power up", "power down"}
 """What every look of a mirror shows; `machines` for the rest."""
-GIVE_UP_MS = 120_000
-"""Cell time after which what is not done is not done any more."""
-AGAIN_S = 1.0
-"""Between looks at a step whose effect takes its time."""
 ASK_AGAIN_S = 5.0
 """After that what Slurm took, and is not so, is asked for again: a slurmctld that was killed forgets."""
 BOOT_EVERY_S = 2.0
@@ -192,13 +171,15 @@ MAX_MUTE = 3
 """So often is waited for what tells it; acts do not depend on that."""
 
 
-class ChangeCarrier:
-    """Acts of one cell. `turn` is called again and again, by one thread."""
+class ChangeCarrier(IntentCarrier[SlurmIntent]):
+    """Acts of one cell."""
+
+    away = (SlurmUnavailable, SlurmRefused)
 
     def __init__(
         self,
         far: job_requests.JobChangeApi,
-        ledger: SubmissionJournal,
+        ledger: IntentJournal,
         job_of: job_requests.JobOf,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -209,8 +190,8 @@ class ChangeCarrier:
         knows_jobs: Callable[[], bool] = lambda: True,
         forbidden: Callable[[int], str] = lambda number: "",
     ) -> None:
+        super().__init__(ledger, clock=clock, wall_ms=wall_ms, may_act=may_act)
         self._far = far
-        self._ledger = ledger
         self._job_of = job_of
         self._is_coming = is_coming
         """Whether a workload's submission is under way: if slurmctld forgets its job, there will be another."""
@@ -218,94 +199,48 @@ class ChangeCarrier:
         """Whether `job_of` has seen Slurm's list: before that no job of it is known, which says nothing of any."""
         self._forbidden = forbidden
         """Why an intent may not be done again by itself now, such as a freeze that was set since; empty: it may."""
-        self._clock = clock
-        self._wall_ms = wall_ms
-        """Cell time: that of a cell that Slurm decides on is Unix time."""
         self._acted = acted
-        self._may_act = may_act
-        """Whether this process is still the one that may: asked before each request that changes anything."""
-        self._held: dict[int, CarriedIntent] = {}
-        """In the order of their numbers."""
-        self._settled: dict[int, cmd.AnyCommand] = {}
+        self._ended: dict[int, cmd.AnyCommand] = {}
         """What was carried, or may have been, after what is held: the journal's state remembers only the last few."""
-        self._last = -1
         self._last_of: LastSet | None = None
         self._boot = ""
         self._mute = 0
         """How often in a row it was not told."""
         self._boot_s = -1e9
         """Our clock: it was asked for."""
-        self._unsaid: list[IntentChange] = []
-        self.trouble = ""
-        """Why nothing can be carried at present; empty when all is well."""
 
-    def turn(self) -> None:
-        """Do what can be done now. Raises MusterError when it cannot be journalled: then nothing more is done."""
-        self._take()
-        self._say()
-        self._last_of = None
-        try:
-            if self._knows_jobs():
-                self._wake_forgotten()
-                self._carry_all()
-                self.trouble = ""
-            elif self._held:
-                self.trouble = "Slurm's job list has not been read yet"
-        except (SlurmUnavailable, SlurmRefused) as error:
-            self.trouble = str(error)
-        for held in list(self._held.values()):
-            self._give_up(held)
-        self._say()
+    def _hold(self, intent: Intent, command: cmd.AnyCommand) -> SlurmIntent | None:
+        if isinstance(command, cmd.Submit):
+            return None
+        return SlurmIntent(
+            number=intent.number, command=command, phase=Phase(intent.phase), boot=intent.boot, before=intent.before,
+            # What is done again has its time anew.
+            at_ms=intent.changed_ms if intent.tries else intent.at_ms, again=intent.tries, wanted_ms=intent.at_ms,
+            perhaps=intent.phase == Phase.SENT,
+        )  # fmt: skip
 
-    def _take(self) -> None:
-        for intent in self._ledger.new(self._last):
-            self._last = max(self._last, intent.number)
-            command = wanted(intent)
-            if not isinstance(command, cmd.Submit):
-                self._held[intent.number] = CarriedIntent(
-                    number=intent.number, command=command, phase=Phase(intent.phase), boot=intent.boot,
-                    before=intent.before,
-                    # What is done again has its time anew.
-                    at_ms=intent.changed_ms if intent.tries else intent.at_ms, again=intent.tries,
-                    wanted_ms=intent.at_ms,
-                    perhaps=intent.phase == Phase.SENT,
-                )  # fmt: skip
+    def _change(self, held: SlurmIntent, phase: Phase, text: str) -> IntentChange:
+        return IntentChange(number=held.number, phase=phase, text=text[:500], boot=held.boot, before=held.before)
 
-    def _note(self, held: CarriedIntent, phase: Phase, text: str = "") -> None:
-        held.phase = phase
-        self._unsaid.append(
-            IntentChange(number=held.number, phase=phase, text=text[:500], boot=held.boot, before=held.before)
-        )
-        if phase.settled:
-            del self._held[held.number]
-            self._remember(held)
-
-    def _remember(self, held: CarriedIntent) -> None:
+    def _settled(self, held: SlurmIntent) -> None:
         if held.phase in MAYBE_CARRIED:
-            self._settled[held.number] = held.command
+            self._ended[held.number] = held.command
         else:
             self._last_of = None
         oldest = next(iter(self._held), None)
-        while self._settled and (oldest is None or next(iter(self._settled)) < oldest):
-            del self._settled[next(iter(self._settled))]
+        while self._ended and (oldest is None or next(iter(self._ended)) < oldest):
+            del self._ended[next(iter(self._ended))]
 
-    def _say(self) -> None:
-        if self._unsaid:
-            self._ledger.settle(self._unsaid)
-            self._unsaid.clear()
-
-    def _carry_all(self) -> None:
-        """In their order where they are about the same: a release must not overtake the hold before it."""
-        blocked: set[str] = set()
-        for held in list(self._held.values()):
-            if held.wake_s <= self._clock() and (held.phase == Phase.ACCEPTED or blocked.isdisjoint(held.subjects)):
-                self._carry(held)
-            if held.phase in (Phase.OPEN, Phase.SENT):
-                blocked.update(held.subjects)
+    def _carry_all(self) -> str:
+        self._last_of = None
+        if not self._knows_jobs():
+            return "Slurm's job list has not been read yet" if self._held else ""
+        self._wake_forgotten()
+        return super()._carry_all()
 
     # -- one intent ---------------------------------------------------------------------------------------------------
 
-    def _carry(self, held: CarriedIntent) -> None:
+    def _carry(self, held: SlurmIntent) -> None:
         if held.phase == Phase.ACCEPTED:
             self._confirm(held)
             return
@@ -322,11 +257,11 @@ class ChangeCarrier:
             self._say()
         self._do(held)
 
-    def _parts(self, held: CarriedIntent) -> list[CarriedStep]:
+    def _parts(self, held: SlurmIntent) -> list[SlurmStep]:
         steps = job_requests.steps_of(held.command, held.number, self._far, self._job_of)
-        return [CarriedStep(step, meant, before=held.before) for step, meant in steps]
+        return [SlurmStep(step=step, meant=meant, before=held.before) for step, meant in steps]
 
-    def _do(self, held: CarriedIntent) -> None:
+    def _do(self, held: SlurmIntent) -> None:
         """Do the steps that are not done yet. Raises SlurmUnavailable with the rest left for later."""
         assert held.parts is not None
         boot = self._boot or self._ask_boot()
@@ -350,17 +285,17 @@ class ChangeCarrier:
             return
         self._conclude(held)
 
-    def _is_left(self, part: CarriedStep) -> bool:
+    def _is_left(self, part: SlurmStep) -> bool:
         """Return whether there is still something to do of it, or will be."""
         if part.refused or part.standing not in UNDECIDED:
             return False
         return part.standing != "missing" or self._is_coming(part.step.target)
 
-    def _is_due(self, part: CarriedStep) -> bool:
+    def _is_due(self, part: SlurmStep) -> bool:
         """Jobs alone change at once: nodes take their time."""
         return not part.tried or (part.step.do in job_requests.OF_JOBS and self._clock() - part.tried_s >= ASK_AGAIN_S)
 
-    def _step(self, held: CarriedIntent, part: CarriedStep) -> bool:
+    def _step(self, held: SlurmIntent, part: SlurmStep) -> bool:
         """Returns whether anything was asked for."""
         since_s = held.at_ms / 1000
         asked = False
@@ -386,7 +321,7 @@ class ChangeCarrier:
             raise
         return asked
 
-    def _conclude(self, held: CarriedIntent) -> None:
+    def _conclude(self, held: SlurmIntent) -> None:
         """Every step is done, refused, or about what has gone."""
         assert held.parts is not None
         refused = [part.refused for part in held.parts if part.refused and part.step.needed]
@@ -403,7 +338,7 @@ class ChangeCarrier:
             texts = [part.refused or part.text for part in held.parts]
             self._note(held, Phase.ACCEPTED, "read back: " + few(texts))
 
-    def _confirm(self, held: CarriedIntent) -> None:
+    def _confirm(self, held: SlurmIntent) -> None:
         """Look again at what was done. A change that is still there lasts: slurmctld has saved it, restarted or not. A
         change that is gone was forgotten in a crash, or somebody has undone it; only what nobody can undo is done
         again."""
@@ -446,7 +381,7 @@ class ChangeCarrier:
         if self._last_of is None:
             self._say()
             known = [(held.number, held.command) for held in self._held.values()]
-            known += self._settled.items()
+            known += self._ended.items()
             since = min(self._held)
             known += [(intent.number, wanted(intent)) for intent in self._ledger.carried_since(since)]
             self._last_of = last_set(known)
@@ -480,14 +415,14 @@ class ChangeCarrier:
             if boot and held.boot != boot:
                 held.wake_s = 0.0
 
-    def _look_again(self, held: CarriedIntent, part: CarriedStep) -> None:
+    def _look_again(self, held: SlurmIntent, part: SlurmStep) -> None:
         part.meant = part.meant or self._job_of(part.step.target)
         try:
             part.see(job_requests.look(self._far, part.step, part.meant, held.at_ms / 1000))
         except (SlurmRefused, SpecError) as error:
             part.refused = f"{part.step.target}: {error.problem}"
 
-    def _give_up(self, held: CarriedIntent) -> None:
+    def _give_up(self, held: SlurmIntent) -> None:
         if held.phase == Phase.ACCEPTED or self._wall_ms() - held.at_ms < GIVE_UP_MS:
             return
         waiting = [part for part in held.parts or () if part.standing == "missing" and self._is_left(part)]
@@ -503,54 +438,8 @@ class ChangeCarrier:
 
 AT_ONCE = 5
 """Submissions asked for at the same moment: more only lengthen Slurm's answers."""
-IDLE_S = 1.0
-"""Between turns while something is under way and nothing new comes."""
-PAUSE_S = 0.02
-"""Least time between turns: what comes together is journalled together."""
-TROUBLE_S = 2.0
-
-
-Recorded = Callable[[Engine, Sequence[IntentChange]], Beside | None]
-"""What is to be written in the transaction of such changes; None: nothing."""
-
-
 Forbidden = Callable[[Engine, int], str]
 """On the engine's thread: why the intent of that number may not be done again by itself now; empty: it may."""
-
-
-class EngineLedger:
-    """The journalled side, on the engine's thread."""
-
-    def __init__(self, loop: EngineLoop, recorded: Recorded = lambda engine, changes: None) -> None:
-        self._loop = loop
-        self._recorded = recorded
-
-    def new(self, after: int) -> list[Intent]:
-        return self._loop.call(lambda engine: newer(engine, after))
-
-    def settle(self, changes: Sequence[IntentChange]) -> None:
-        command = SettleIntents(changes=tuple(changes))
-        self._loop.call(lambda engine: engine.command(command, beside=self._recorded(engine, command.changes)))
-
-    def carried_since(self, number: int) -> list[Intent]:
-        return self._loop.call(lambda engine: carried_since(engine, number))
-
-
-def carried_since(engine: Engine, number: int) -> list[Intent]:
-    """Settled intents with a larger number that are done, or were so already, or may be, as far as they are still
-    kept."""
-    ended = engine.state.intents.ended
-    return [intent for intent in ended if intent.number > number and intent.phase in MAYBE_CARRIED]
-
-
-def newer(engine: Engine, after: int) -> list[Intent]:
-    """Intents under way with a larger number than `after`, in their order."""
-    found: list[Intent] = []
-    for number, intent in reversed(engine.state.intents.open.items()):
-        if number <= after:
-            break
-        found.append(intent)
-    return found[::-1]
 
 
 def is_under_way(engine: Engine, workload: str) -> bool:
@@ -580,9 +469,6 @@ class IntentDriver:
         place_of: Callable[[WorkloadSpec], JobDestination] | None = None,
     ) -> None:
         self._far = far
-        self._loop = loop
-        self._learnt = False
-        self._stopping = threading.Event()
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="slurm-submit")
         ledger = EngineLedger(loop, recorded)
 
@@ -609,84 +495,28 @@ class IntentDriver:
             far, ledger, job_of, wall_ms=cell_ms, acted=acted, may_act=may_act, is_coming=is_coming,
             knows_jobs=knows_jobs, forbidden=lambda number: loop.call(lambda engine: forbidden(engine, number)),
         )  # fmt: skip
-        self._news = (threading.Event(), threading.Event())
-        self._threads = [
-            threading.Thread(target=self._submit, name="slurm-submissions", daemon=True),
-            threading.Thread(target=self._act, name="slurm-acts", daemon=True),
-        ]
-        self._end_listening: Callable[[], None] = lambda: None
-        self._faults: dict[str, str] = {}
-        """What -> why its last turn came to nothing; not those whose turn came to its end."""
+        self._threads = CarrierThreads(loop, "slurm", {"acts": self.actor.turn, "submissions": self.submitter.turn})
+        self._threads.learn(self._abilities)
 
     def start(self) -> None:
-        self._end_listening = self._loop.on_version(self._on_version)
-        for thread in self._threads:
-            thread.start()
+        self._threads.start()
 
     def stop(self) -> None:
         """Stop both threads. Intents under way are in the journal: the next process goes on with it."""
-        self._stopping.set()
-        self._end_listening()
-        for event in self._news:
-            event.set()
-        for thread in self._threads:
-            thread.join(timeout=5)
+        self._threads.stop()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     @property
     def trouble(self) -> str:
         """Why nothing can be carried at present; empty when all is well."""
-        return next(iter(tuple(self._faults.values())), "") or self.submitter.trouble or self.actor.trouble
+        return self._threads.trouble or self.submitter.trouble or self.actor.trouble
 
-    def _on_version(self, version: int) -> None:
-        for event in self._news:
-            event.set()
-
-    def _learn(self) -> None:
-        """Tell the engine what this cluster cannot be asked for, so that it is refused at the door, before anybody
-        approves it."""
-        lacking, ways = job_requests.lacks_of(self._far.can), job_requests.ways_of(self._far.can, self._far.api)
-        far = f"Slurm {self._far.version} at {self._far.place}"
-
-        def tell(engine: Engine) -> None:
-            engine.lacks, engine.ways, engine.far = lacking, ways, far
-
-        self._loop.call(tell)
-        self._learnt = True
-
-    def _submit(self) -> None:
-        more = False
-        while not self._stopping.is_set():
-            self._wait(self._news[0], 0.0 if more else IDLE_S)
-            more = self._turn("submissions", self.submitter.turn)
-
-    def _act(self) -> None:
-        while not self._stopping.is_set():
-            self._wait(self._news[1], IDLE_S)
-            if not self._learnt:
-                self._turn("abilities", self._learn)
-            self._turn("acts", self.actor.turn)
-
-    def _wait(self, news: threading.Event, most_s: float) -> None:
-        self._stopping.wait(PAUSE_S)
-        news.wait(most_s)
-        news.clear()
-
-    def _turn(self, what: str, turn: Callable[[], bool | None]) -> bool:
-        """A journal that cannot be written, or an engine that ends, holds everything up: nothing is carried that is not
-        on record. Any other fault is ours: it is said, and must not end what carries everything else."""
-        try:
-            more = bool(turn())
-        except (JournalError, UnreachableError) as error:
-            self._faults[what] = str(error)
-        except Exception as error:
-            self._faults[what] = f"internal error of Muster: {type(error).__name__}: {error}"
-            traceback.print_exc()
-        else:
-            self._faults.pop(what, None)
-            return more
-        self._stopping.wait(TROUBLE_S)
-        return False
+    def _abilities(self) -> Abilities:
+        return Abilities(
+            job_requests.lacks_of(self._far.can),
+            job_requests.ways_of(self._far.can, self._far.api),
+            f"Slurm {self._far.version} at {self._far.place}",
+        )
 
 
 def _by_name(user: str) -> Callable[[WorkloadSpec], JobDestination]:

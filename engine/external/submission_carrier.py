@@ -32,6 +32,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from engine.external.intent_carrier import IntentJournal
 from engine.external.slurm import job_requests
 from engine.external.slurm.capabilities import SlurmDenied, SlurmGone, SlurmRefused, SlurmUnavailable
 from engine.external.slurm.job_requests import JobDestination, carries, head_in, head_of, token_in, wish_of
@@ -39,7 +40,7 @@ from engine.external.slurm.records import AcceptedJob, Job, JobList, JobRequest,
 from engine.model import commands as cmd
 from engine.model.commands import IntentChange
 from engine.model.errors import MusterError
-from engine.model.external_cells import FarLook
+from engine.model.external_cells import FarLook, StepStanding
 from engine.model.specs import WorkloadSpec
 from engine.state.external_cell import Intent, Phase, wanted
 
@@ -227,9 +228,7 @@ def _act(far: Any, intent: Intent, command: cmd.AnyCommand, job_of: job_requests
     return [*(text for _, text in looks), *more], _shown([standing for standing, _ in looks], whole=not more)
 
 
-def _look(
-    far: Any, step: job_requests.ChangeStep, meant: Job | None, since_s: float
-) -> tuple[job_requests.Standing, str]:
+def _look(far: Any, step: job_requests.ChangeStep, meant: Job | None, since_s: float) -> tuple[StepStanding, str]:
     try:
         seen = job_requests.look(far, step, meant, since_s)
     except SlurmGone as error:
@@ -237,7 +236,7 @@ def _look(
     return seen.standing, seen.text
 
 
-def _shown(standings: Sequence[job_requests.Standing], *, whole: bool) -> str:
+def _shown(standings: Sequence[StepStanding], *, whole: bool) -> str:
     """Some done and some not is neither; so is what Slurm does not know any more."""
     for standing, word in (("done", "done"), ("to do", "undone")):
         if whole and standings and all(each == standing for each in standings):
@@ -272,23 +271,6 @@ class SubmissionApi(Protocol):
     def cancel(self, id_: int, /) -> None: ...
     def history(self, since_s: int, /) -> Sequence[PastJob]: ...
     def ended_kept_s(self) -> float: ...
-
-
-class SubmissionJournal(Protocol):
-    """The journalled side."""
-
-    def new(self, after: int) -> list[Intent]:
-        """Return intents under way with a larger number, in their order."""
-        ...
-
-    def settle(self, changes: Sequence[IntentChange]) -> None:
-        """Durable when it returns. Raises MusterError with nothing of it recorded."""
-        ...
-
-    def carried_since(self, number: int) -> list[Intent]:
-        """Return intents with a larger number that are done, were done already, or may be, as far as they are still
-        kept."""
-        ...
 
 
 class CarriedSubmission(msgspec.Struct):
@@ -329,7 +311,7 @@ class Submitter:
     def __init__(
         self,
         far: SubmissionApi,
-        ledger: SubmissionJournal,
+        ledger: IntentJournal,
         pool: Executor,
         *,
         place_of: Callable[[WorkloadSpec], JobDestination] = lambda spec: JobDestination(),

@@ -164,6 +164,12 @@ AnySeen = (
 )
 
 
+StepStanding = Literal["done", "to do", "changing", "gone", "missing"]
+"""One step of an intent, as the other scheduler shows it. changing: on its way, and not there yet. gone: there is
+nothing to be done to it any more. missing: it is not known there; what was submitted through Muster a moment ago may
+come back."""
+
+
 class IntentView(msgspec.Struct, frozen=True, kw_only=True):
     """An intent as people see it."""
 

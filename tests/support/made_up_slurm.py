@@ -13,7 +13,7 @@ import msgspec
 from cells import small_cell
 
 from engine.control import Engine
-from engine.external.change_carrier import carried_since, newer
+from engine.external.intent_carrier import carried_since, newer
 from engine.external.observed_changes import new_intent
 from engine.external.slurm.capabilities import SlurmGone, SlurmRefused, SlurmUnavailable
 from engine.external.slurm.job_requests import token_in

@@ -35,6 +35,7 @@ from engine.external.slurm.records import (
 )
 from engine.model import commands as cmd
 from engine.model.errors import SpecError
+from engine.model.external_cells import StepStanding
 from engine.model.specs import WorkloadSpec
 
 COMMENT = re.compile(r"\bmuster:([0-9a-f]{1,16}-[0-9a-f]{20})\b")
@@ -293,9 +294,6 @@ Do = Literal[
     "cancel", "hold", "release", "put back", "set qos", "set priority", "move", "drain", "resume", "power up",
     "power down", "down", "up", "inactive", "reserve", "unreserve",
 ]  # fmt: skip
-Standing = Literal["done", "to do", "changing", "gone", "missing"]
-"""changing: a job that is on its way out, or a node that is not heard of yet. gone: there is nothing to be done to it
-any more. missing: Slurm does not know the job; one that was submitted through Muster a moment ago may come back."""
 TOPIC: dict[Do, str] = {
     "hold": "priority", "release": "priority", "set priority": "priority", "set qos": "QOS", "move": "partition",
     "put back": "run", "drain": "use", "resume": "use", "power up": "power", "power down": "power",
@@ -330,7 +328,7 @@ class ChangeStep(msgspec.Struct, frozen=True):
 class StepReading(msgspec.Struct, frozen=True):
     """A reading of the thing that a step changes."""
 
-    standing: Standing
+    standing: StepStanding
     text: str
     setting: str = ""
     """As it is set now, of what the step sets; of a job that is to end or begin anew, how often it was put back."""
@@ -543,7 +541,7 @@ def _setting_of_job(step: ChangeStep, job: Job) -> str:
             return f"put back {job.restarts} times"
 
 
-def _look_at_job(step: ChangeStep, job: Job, since_s: float) -> Standing:
+def _look_at_job(step: ChangeStep, job: Job, since_s: float) -> StepStanding:
     if step.do == "cancel":
         return "done" if job.over or job.state == "CANCELLED" else "to do"
     if job.over or (step.do == "hold" and job.state != "PENDING"):
@@ -561,7 +559,7 @@ def _look_at_job(step: ChangeStep, job: Job, since_s: float) -> Standing:
     return "done" if done else "to do"
 
 
-def _look_at_node(step: ChangeStep, node: Node) -> Standing:
+def _look_at_node(step: ChangeStep, node: Node) -> StepStanding:
     if step.do == "resume" and node.state == "UNKNOWN":
         return "changing"  # slurmctld was just started, has not heard of it yet, and refuses to resume it
     done = {

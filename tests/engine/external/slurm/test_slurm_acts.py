@@ -11,7 +11,8 @@ from cells import small_cell, workload
 from made_up_slurm import EngineLedger, MadeUpSlurm, outside_cell
 
 from engine.control import Engine
-from engine.external.change_carrier import AGAIN_WITHIN_MS, BOOT_EVERY_S, GIVE_UP_MS, MAX_AGAIN, ChangeCarrier
+from engine.external.change_carrier import AGAIN_WITHIN_MS, BOOT_EVERY_S, MAX_AGAIN, ChangeCarrier
+from engine.external.intent_carrier import GIVE_UP_MS
 from engine.external.observed_changes import intend, new_intent
 from engine.external.slurm.capabilities import SlurmRefused, SlurmUnavailable
 from engine.external.slurm.names import check_name
