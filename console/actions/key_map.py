@@ -8,14 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from string import ascii_lowercase
 from typing import NamedTuple
 
 from console.actions.registry import ACTIONS, BEFORE, FIRST, PREFIX, SIGN_NAMES, Action, key_label
 from console.forms.settings import GivenKeys
 from console.text.terminal_text import printable
-from engine.model.errors import SpecError
+from engine.model.errors import SpecError, did_you_mean
 
 RESERVED: dict[str, str] = {
     "escape": "goes back", "enter": "opens", "space": "marks", "tab": "completes", "shift+tab": "completes",
@@ -100,8 +99,7 @@ def _action(name: str, where: str) -> Action:
     wanted = name.strip().lower().replace("-", "_")
     found = next((action for action in ACTIONS if wanted == action.id.replace("-", "_")), None)
     if found is None:
-        near = get_close_matches(wanted, [action.id for action in ACTIONS], 1)
-        remedy = f"Did you mean {near[0]}?" if near else "`muster config keys` lists them"
+        remedy = did_you_mean(wanted, [action.id for action in ACTIONS], "`muster config keys` lists them")
         raise SpecError(where, f"there is no action '{printable(name)[:40]}'", remedy)
     if found.argument == "flags" and not found.keys:
         raise SpecError(
@@ -145,8 +143,7 @@ def _key(action: Action, text: str, where: str) -> str:
     key = _named(text)
     shown = printable(text)[:20]
     if key is None:
-        near = get_close_matches(text.strip().lower(), _NAMED, 1)
-        raise SpecError(where, f"there is no key '{shown}'", f"Did you mean {near[0]}?" if near else _TAKES)
+        raise SpecError(where, f"there is no key '{shown}'", did_you_mean(text.strip(), _NAMED, _TAKES))
     if key in _SENT_ALIKE:
         raise SpecError(where, f"a terminal sends {shown} as {_SENT_ALIKE[key]}", "Give another key")
     if key in RESERVED and key not in action.keys:

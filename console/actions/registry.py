@@ -11,12 +11,11 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from string import punctuation
 from typing import Literal, NamedTuple, get_args
 
 from console.text.terminal_text import printable
-from engine.model.errors import SpecError
+from engine.model.errors import SpecError, did_you_mean
 from engine.model.queries import Kind as ListKind
 from runbooks.actions.catalogue import CATALOG
 from runbooks.actions.declaration import Action as Declared
@@ -598,9 +597,9 @@ def parse_command(line: str, available: Sequence[Action]) -> ParsedCommand:
     if any(name in action.commands for action in ACTIONS):
         raise CommandError(0, len(name), f":{name} is not possible here: {READ_ONLY}")
     names = [command for action in available for command in action.commands]
-    near = get_close_matches(name, names, 1)
-    hint = f"Did you mean :{near[0]}?" if near else ":help lists them all"
-    raise CommandError(0, len(name), f"there is no command '{printable(name)[:40]}'", hint, bool(near))
+    hint = did_you_mean(name, names, form=":{}")
+    problem = f"there is no command '{printable(name)[:40]}'"
+    raise CommandError(0, len(name), problem, hint or ":help lists them all", bool(hint))
 
 
 def kind_of(action: Action) -> ListKind:

@@ -21,7 +21,6 @@ strict YAML for several steps. Tiers, votes and expiry cannot be written into it
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -65,7 +64,7 @@ from console.views.proposal import (
     why_not_mine,
 )
 from console.views.sections import section_lines
-from engine.model.errors import Misfit, MusterError, RefusedError, SpecError, misfit
+from engine.model.errors import Misfit, MusterError, RefusedError, SpecError, did_you_mean, misfit
 from runbooks.plans.checks import Check
 from runbooks.plans.typed_plan import DIGEST_TYPED, Act, EvidenceRef, Limits, Request, StepRequest
 from runbooks.untrusted.strict_formats import MAX_BYTES, YamlDocument, read
@@ -459,8 +458,7 @@ def _remedy(wrong: Misfit, at: tuple[str | int, ...]) -> str:
     words = [word for word in get_args(types.get(str(field))) if isinstance(word, str)]
     if word is None or not words:
         return wrong.remedy
-    near = difflib.get_close_matches(word[1], words, n=1)
-    return f"Did you mean '{near[0]}'?" if near else f"Known: {', '.join(words)}"
+    return did_you_mean(word[1], words, f"Known: {', '.join(words)}", "'{}'")
 
 
 def _step(document: YamlDocument, at: tuple[str | int, ...], step: Any) -> Any:
@@ -485,8 +483,7 @@ def _known(document: YamlDocument, at: tuple[str | int, ...], value: Any, known:
         return
     for key in value:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            remedy = f"Did you mean '{near[0]}'?" if near else f"Known: {', '.join(sorted(known))}"
+            remedy = did_you_mean(key, known, f"Known: {', '.join(sorted(known))}", "'{}'")
             raise SpecError(document.place((*at, key)), f"unknown key {key[:40]!a}", remedy)
 
 

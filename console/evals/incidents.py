@@ -14,7 +14,7 @@ from typing import Any, get_args
 import msgspec
 
 from console.forms.documents import LocatedDocument, read_document
-from console.forms.fields import did_you_mean
+from console.forms.fields import meant
 from console.forms.work_files import cell_of
 from console.text.terminal_text import read_value
 from engine.elasticity.providers import ProviderFaults
@@ -126,7 +126,7 @@ def load(only: Iterable[str] = (), part: str = "all", folder: Path = FOLDER) -> 
     wanted = tuple(only)
     for id_ in wanted:
         if id_ not in found:
-            raise NotFoundError(f"there is no incident {shown(id_)}{did_you_mean(id_, found)}", "See `--list`")
+            raise NotFoundError(f"there is no incident {shown(id_)}{meant(id_, found)}", "See `--list`")
     return tuple(
         one
         for one in found.values()
@@ -153,7 +153,7 @@ def incidents_of(document: LocatedDocument) -> Iterator[ScriptedIncident]:
 def _incident(document: LocatedDocument, raw: dict[str, Any], at: str) -> ScriptedIncident:
     for key in raw:
         if key not in _KEYS:
-            document.fail(f"{at}.{key}", f"unknown key {shown(key)}{did_you_mean(key, _KEYS)}", "")
+            document.fail(f"{at}.{key}", f"unknown key {shown(key)}{meant(key, _KEYS)}", "")
     for key in ("id", "title", "cell"):
         if key not in raw:
             document.fail(at, f"has no {key}", "Add it")
@@ -224,7 +224,7 @@ def _way(document: LocatedDocument, raw: Any, at: str) -> Way:
 def _pattern(document: LocatedDocument, name: str, terms: Any, at: str) -> Pattern:
     action: Any = name.removesuffix("?")
     if action not in ACTIONS:
-        document.fail(at, f"there is no action {shown(action)}{did_you_mean(action, ACTIONS)}", "")
+        document.fail(at, f"there is no action {shown(action)}{meant(action, ACTIONS)}", "")
     targets, least, most, parameters = frozenset[str](), 0, 0, {}
     of_target = next((key for key, one in CATALOG[action].parameters.items() if one.target), "moves")
     for key, value in dict(terms).items():
@@ -255,7 +255,7 @@ def _perfect(document: LocatedDocument, raw: Any, at: str) -> tuple[ActionName, 
         document.fail(at, "is not one action", "Write `- drain: {nodes: [n1]}`")
     ((action, given),) = raw.items()
     if action not in ACTIONS:
-        document.fail(at, f"there is no action {shown(action)}{did_you_mean(action, ACTIONS)}", "")
+        document.fail(at, f"there is no action {shown(action)}{meant(action, ACTIONS)}", "")
     values: dict[str, Any] = {}
     for name, value in given.items():
         parameter = CATALOG[action].parameters.get(name)

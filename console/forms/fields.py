@@ -7,7 +7,6 @@ Times are `now`, `+6h` or `2026-03-01T14:30` (UTC). For a misspelt word the near
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable
 from decimal import Decimal, InvalidOperation
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from console.text.terminal_text import read_value
-from engine.model.errors import Misfit
+from engine.model.errors import Misfit, nearest
 from engine.model.quantities import cpu_milli, duration_ms, gpu_milli, memory_mib, money_microusd, shown
 from engine.model.specs import LEVELS, PROFILES, Autoscaling, HealthSettings, PoolSpec, ScalingSpec, WorkloadSpec
 from runbooks.untrusted.strict_formats import type_at, with_words
@@ -182,7 +181,7 @@ def profile(value: Any) -> Any:
         return value
     if value not in PROFILES:
         raise ValueError(
-            f"there is no profile {shown(value)}{did_you_mean(value, PROFILES)}; use {', '.join(PROFILES)}, or weights "
+            f"there is no profile {shown(value)}{meant(value, PROFILES)}; use {', '.join(PROFILES)}, or weights "
             "by score"
         )
     return PROFILES[value]
@@ -431,18 +430,9 @@ MIN_LIKENESS = 0.7
 """Likeness below which two words are not taken for one with a slip: `kind` is not `id`."""
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """The known word that looks most like this one; empty when none does."""
-    by_lower = {one.lower(): one for one in known}
-    word = word[:64].lower()
-    found = difflib.get_close_matches(word, by_lower, 1, MIN_LIKENESS) or [
-        one for one in by_lower if word and one.startswith(word)
-    ]
-    return by_lower[found[0]] if found else ""
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    near = nearest(word, known)
+def meant(word: str, known: Iterable[str]) -> str:
+    """As in ", did you mean 'gpu'?"; empty where no known word is like it."""
+    near = nearest(word, known, MIN_LIKENESS)
     return f", did you mean '{near}'?" if near else ""
 
 
@@ -468,7 +458,7 @@ def _known_fields(word: str, kind: msgspec.inspect.StructType) -> str:
         known += POOL_OF_NODES
     if kind.cls is ScalingSpec and word in _OF_SCALING:
         return f"Write {_OF_SCALING[word]}"
-    near = nearest(word, [*known, *raw])
+    near = nearest(word, [*known, *raw], MIN_LIKENESS)
     if near:
         return f"Did you mean '{near}'?"
     more = f" and {len(known) - MAX_FIELDS} more; see muster submit --help" if kind.cls is WorkloadSpec else ""

@@ -20,7 +20,7 @@ from fnmatch import translate
 from functools import cache, lru_cache
 
 from console.text.terminal_text import printable, read_value
-from engine.model.errors import SpecError
+from engine.model.errors import SpecError, did_you_mean
 from engine.model.queries import COLUMNS, Column, Op, Term
 from engine.model.specs import NodeState, QueueMode, WorkloadState
 
@@ -395,8 +395,7 @@ def _text_values(kind: Listed, column: Column, op: Op, value: str, at: int, toke
             return (name,)
     if (meant := ALIASES.get((kind, column.name), {}).get(value.lower())) is not None:
         return meant
-    near = get_close_matches(value, known, 1)
-    hint = f"Did you mean {near[0]}?" if near else f"It can be {', '.join(known)}"
+    hint = did_you_mean(value, known, f"It can be {', '.join(known)}")
     raise FilterError(at, token.end, f"no {column.name} is called '{printable(value)}'", hint)
 
 

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from engine.model.errors import SpecError, nearest
+from engine.model.errors import SpecError, did_you_mean
 
 FILE_NAME = "muster.toml"
 ENVIRONMENT = "MUSTER_"
@@ -527,8 +527,7 @@ def checked(key: str, value: Any, where: str) -> Any:
 def _of_type(key: str, value: Any, types: Mapping[str, type], where: str) -> Any:
     """The value as its key has it. Raises SpecError for another type, and for a key that is none of these."""
     if key not in types:
-        near = nearest(key, types)
-        remedy = f"Did you mean '{near}'?" if near else f"Known keys: {', '.join(types)}"
+        remedy = did_you_mean(key, types, f"Known keys: {', '.join(types)}", "'{}'")
         raise SpecError(where, f"unknown key '{key}'", remedy)
     kind = types[key]
     if kind is float and type(value) is int:
@@ -560,9 +559,9 @@ def _check_choice(key: str, value: Any, where: str) -> None:
 
 
 def _not_allowed(key: str, value: Any, choices: Sequence[str], where: str) -> SpecError:
-    near = nearest(str(value), choices)
-    meant = f"Did you mean '{near}'? " if near else ""
-    return SpecError(where, f"'{key}' cannot be {str(value)[:40]!a}", f"{meant}Use one of: {', '.join(choices)}")
+    meant = did_you_mean(str(value), choices, form="'{}'")
+    remedy = f"{meant} Use one of: {', '.join(choices)}".lstrip()
+    return SpecError(where, f"'{key}' cannot be {str(value)[:40]!a}", remedy)
 
 
 def _check_model(key: str, value: Any, where: str) -> None:

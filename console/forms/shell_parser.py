@@ -9,8 +9,10 @@ from __future__ import annotations
 import argparse
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, NoReturn
+
+from engine.model.errors import nearest
 
 MAX_CHOICES = 12
 """Longest list of choices in an error: nobody reads a hundred commands to find the one they meant."""
@@ -18,7 +20,7 @@ MAX_MEANT = 3
 """Commands that an error offers instead."""
 MIN_WORD = 4
 """Letters of a word that is looked up in what commands do."""
-LIKE, ALIKE, VERY_ALIKE = 0.6, 0.7, 0.85
+ALIKE, VERY_ALIKE = 0.7, 0.85
 """From 0 to 1: of one of a few words that may have been meant, of one of a hundred, and of one that surely was."""
 WIDTH = 80
 MAX_LEFT = 26
@@ -121,7 +123,7 @@ class ShellParser(argparse.ArgumentParser):
         known = [option for action in self._actions for option in action.option_strings if option.startswith("--")]
         if not name.startswith("-"):
             self.error(f"unexpected argument {_quoted(name)}")
-        near = nearest(name, known)
+        near = nearest(name, known, ALIKE)
         self.error(f"there is no option {_quoted(name)}" + (f"; did you mean {near}?" if near else ""))
 
     def error(self, message: str) -> NoReturn:
@@ -146,7 +148,7 @@ class ShellParser(argparse.ArgumentParser):
         if isinstance(action, LateCommands):
             self.exit(2, wrong_command(self, str(value)))
         choices = [str(choice) for choice in action.choices]
-        near = nearest(str(value), choices, LIKE)
+        near = nearest(str(value), choices)
         hint = f"; did you mean {near}?" if near else ""
         if not near and len(choices) <= MAX_CHOICES:
             hint = f"; choose from {', '.join(choices)}"
@@ -299,19 +301,12 @@ def _quoted(text: str) -> str:
 # -- what was meant ---------------------------------------------------------------------------------------------------
 
 
-def nearest(typed: str, known: Iterable[str], alike: float = ALIKE) -> str:
-    """The word that was most likely meant; empty for none."""
-    from difflib import get_close_matches  # a right command does without
-
-    return next(iter(get_close_matches(typed, list(known), 1, alike)), "")
-
-
 def wrong_command(parser: ShellParser, typed: str) -> str:
     """The error for a word that is no command below the parser: the nearest that is, or the commands it may stand
     for."""
     within = parser.prog.partition(" ")[2]
     wrong = f"muster: There is no command {_quoted(f'{within} {typed}'.strip())}."
-    near = nearest(typed, parser.below)
+    near = nearest(typed, parser.below, ALIKE)
     elsewhere = [] if within and near else meant(parser.root, typed, loosely=not near)
     if elsewhere:
         alike = nearest(typed, [word for word in parser.below if not parser.command(word).below], VERY_ALIKE)
@@ -329,7 +324,7 @@ def meant(root: ShellParser, typed: str, *, loosely: bool) -> list[tuple[str, ..
     every = [(words, made) for words, made in root.commands() if len(words) > 1]
     found = [(words, made) for words, made in every if typed in _names(words, made)]
     if loosely and not found:
-        near = nearest(typed, {name for words, made in every for name in _names(words, made)})
+        near = nearest(typed, {name for words, made in every for name in _names(words, made)}, ALIKE)
         found = [(words, made) for words, made in every if near in _names(words, made)]
     if loosely and not found:
         found = [(words, made) for words, made in root.commands() if _tells_of(made, typed)]

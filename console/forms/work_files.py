@@ -38,7 +38,7 @@ from console.forms.fields import (
     Forms,
     Now,
     as_written,
-    did_you_mean,
+    meant,
     tasks_of,
     workload_forms,
 )
@@ -289,7 +289,7 @@ def _pool(document: LocatedDocument, raw: dict[str, Any], path: str) -> dict[str
     if isinstance(model, str) and model and not values.get("gpu_memory_mib") and not memory_by_name(model):
         document.fail(
             f"{path}.gpu_model",
-            f"GPU model {shown(model)} is not known{did_you_mean(model, MEMORY_MIB)}",
+            f"GPU model {shown(model)} is not known{meant(model, MEMORY_MIB)}",
             "Use a known model, or give the device memory, as in gpu_memory: 80GiB",
         )
     return values

@@ -14,12 +14,11 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from engine.model.errors import JournalError, MusterError, NotFoundError, RefusedError, SpecError
+from engine.model.errors import JournalError, MusterError, NotFoundError, RefusedError, SpecError, nearest
 from engine.model.queries import Kind, Query
 from engine.model.specs import HOUR_MS
 from runbooks.drafts.facts import gather
@@ -73,8 +72,6 @@ if TYPE_CHECKING:
 MAX_TEXTS_OF = 8
 MAX_NAMES = 10_000
 """Queues, or pools, among which a name is looked for."""
-MAX_ALIKE = 500
-"""Names among which one is looked for that may have been meant: on the engine's thread."""
 MAX_MISSPELT = 64
 """Longest name whose one-letter variants are looked up."""
 LETTERS = "0123456789abcdefghijklmnopqrstuvwxyz-./_"
@@ -160,9 +157,9 @@ def finding_about(engine: Engine, wanted: str) -> ReportedFinding:
                 id=wanted, kind=f"about_{word}", text=f"{word} {wanted}, current state", about=wanted, targets=(wanted,)
             )
     names = [name for word in ("queue", "pool") for name in _names(engine, word)]
-    close = _one_off(engine, wanted) or get_close_matches(wanted, names[:MAX_ALIKE], 1)
+    close = _one_off(engine, wanted) or nearest(wanted, names)
     raise NotFoundError(
-        f"there is no finding, queue, pool, node or workload {ascii(wanted)[:62]}{did_you_mean(close)}",
+        f"there is no finding, queue, pool, node or workload {ascii(wanted)[:62]}{_meant(close)}",
         "See `muster recommend`",
     )
 
@@ -177,26 +174,26 @@ def finding_of_incident(engine: Engine, incident: Incident) -> ReportedFinding:
     return msgspec.structs.replace(finding_about(engine, named), id=incident.id)
 
 
-def did_you_mean(names: Sequence[str]) -> str:
-    return f" (did you mean {ascii(names[0])[1:-1][:60]}?)" if names else ""
+def _meant(name: str) -> str:
+    return f" (did you mean {ascii(name)[1:-1][:60]}?)" if name else ""
 
 
 def finding_alike(wanted: str, ids: Sequence[str]) -> str:
     """Hint such as " (did you mean R-k3vq7?)"; empty where no id is alike."""
-    return did_you_mean(get_close_matches(wanted, ids[:MAX_ALIKE], 1))
+    return _meant(nearest(wanted, ids))
 
 
-def _one_off(engine: Engine, wanted: str) -> list[str]:
-    """A node or workload whose name differs by one letter, or by case. Variants are looked up, because a cell may
-    have millions of names."""
+def _one_off(engine: Engine, wanted: str) -> str:
+    """A node or workload whose name differs by one letter, or by case; empty for none. Variants are looked up, because
+    a cell may have millions of names."""
     if len(wanted) > MAX_MISSPELT:
-        return []
+        return ""
     cuts = [(wanted[:at], wanted[at:]) for at in range(len(wanted) + 1)]
     ways = [wanted.lower(), wanted.upper(), *(head + tail[1:] for head, tail in cuts if tail)]
     ways += [head + tail[1] + tail[0] + tail[2:] for head, tail in cuts if len(tail) > 1]
     ways += [head + letter + rest for head, tail in cuts for letter in LETTERS for rest in (tail, tail[1:])]
     known = (engine.state.capacity.row_of, engine.state.workloads.row_of)
-    return next(([way] for rows in known for way in ways if way != wanted and way in rows), [])
+    return next((way for rows in known for way in ways if way != wanted and way in rows), "")
 
 
 def _names(engine: Engine, word: str) -> list[str]:

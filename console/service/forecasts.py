@@ -8,14 +8,13 @@ long work is done on the calling thread.
 
 from __future__ import annotations
 
-import difflib
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from engine.model.columns import view
-from engine.model.errors import MusterError, NotFoundError, SpecError
+from engine.model.errors import MusterError, NotFoundError, SpecError, did_you_mean
 from engine.model.quantities import shown
 from engine.model.queries import Overview, Query, Term
 from engine.model.specs import HOUR_MS
@@ -135,22 +134,16 @@ class Forecasts:
                 "subject", f"{shown(request.subject)} is not WHAT:NAME", "Write it like queue:research or pool:h100"
             )
         if request.metric and request.metric not in METRICS:
-            near = difflib.get_close_matches(request.metric, METRICS, 1)
-            raise SpecError(
-                "metric", f"there is no metric {shown(request.metric)}", f"Did you mean {near[0]}?" if near else ""
-            )
+            remedy = did_you_mean(request.metric, METRICS)
+            raise SpecError("metric", f"there is no metric {shown(request.metric)}", remedy)
         known = [] if self._telemetry is None else self._telemetry.keys(of=of)
         for metric in (request.metric,) if request.metric else self._usual_metrics(of, subject):
             for key in known:
                 if (key.metric, key.subject) == (metric, subject):
                     return key
         names = sorted({key.subject for key in known if key.subject})
-        near = difflib.get_close_matches(subject, names, 1)
-        remedy = (
-            f"Did you mean {of}:{near[0]}?"
-            if near
-            else "`muster history show` lists what there is; new cells have none"
-        )
+        measured = "`muster history show` lists what there is; new cells have none"
+        remedy = did_you_mean(subject, names, measured, f"{of}:{{}}")
         raise NotFoundError(f"no measurements yet of {request.subject or 'the cell'}", remedy)
 
     def _usual_metrics(self, of: str, subject: str) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from console.text.terminal_text import printable
-from engine.model.errors import MusterError, SpecError
+from engine.model.errors import MusterError, SpecError, did_you_mean
 from engine.model.specs import WorkloadState
 from engine.reads import overview
 from engine.reads.overview import CPU, GPU, Ended, GaugeReading, Gauges
@@ -520,10 +520,7 @@ class Archive:
 def check(request: HistoryRequest) -> None:
     """Raises SpecError naming what is wrong with it."""
     if request.metric and request.metric not in METRICS:
-        import difflib
-
-        near = difflib.get_close_matches(request.metric, METRICS, 1)
-        remedy = f"Did you mean '{near[0]}'?" if near else f"Known: {', '.join(METRICS)}"
+        remedy = did_you_mean(request.metric, METRICS, f"Known: {', '.join(METRICS)}", "'{}'")
         raise SpecError("metric", f"there is no '{request.metric[:40]}'", remedy)
     if request.of and request.of not in OFS:
         raise SpecError("of", f"'{request.of[:40]}' is not a kind of subject", f"Use one of {', '.join(OFS)}")

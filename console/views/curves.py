@@ -18,7 +18,7 @@ from console.text.charts import BAND, LIMIT, Spans, column_at, framed, gutter, l
 from console.text.plain_tables import table
 from console.text.terminal_text import NONE, cut, duration, milli, money, printable, timestamp, wrap
 from console.views.sections import Line, Section, text_line
-from engine.model.errors import SpecError
+from engine.model.errors import SpecError, did_you_mean
 from recommender.history.metrics import DAY_MS, HOUR_MS, METRICS, MINUTE_MS, OFS, HistoryPoint, HistoryRequest
 
 if TYPE_CHECKING:
@@ -137,10 +137,8 @@ def curve_form(name: str) -> CurveForm:
     if name in METRICS:
         meaning = METRICS[name].meaning
         return CurveForm(meaning[0].upper() + meaning[1:], name, name.removesuffix("_gpu").removesuffix("_cpu"))
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, (*CURVES, *METRICS), 1)
-    hint = f"Did you mean '{near[0]}'?" if near else f"There are {', '.join(CURVES)}, and the metrics of the history"
+    there = f"There are {', '.join(CURVES)}, and the metrics of the history"
+    hint = did_you_mean(name, (*CURVES, *METRICS), there, "'{}'")
     raise SpecError("curve", f"there is no curve '{printable(name)[:40]}'", hint)
 
 

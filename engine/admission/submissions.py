@@ -7,7 +7,6 @@ or decides nothing; then each is checked by itself, and its error is found.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Collection, Sequence
 from itertools import groupby
@@ -24,7 +23,7 @@ from engine.capacity.topology import domain_room, levels_asked, when_empty
 from engine.model import commands as cmd
 from engine.model import events as ev
 from engine.model.columns import view
-from engine.model.errors import MusterError, RefusedError, SpecError, listed
+from engine.model.errors import MusterError, RefusedError, SpecError, did_you_mean, listed
 from engine.model.quantities import with_unit
 from engine.model.specs import (
     ID_PATTERN,
@@ -417,7 +416,7 @@ def _check_devices(state: State, group: TaskGroup, where: str) -> None:
         raise SpecError(
             f"{where}.gpu_models",
             f"no node has devices of model {' or '.join(group.gpu_models)}",
-            f"{_close(group.gpu_models[0], models)}There are: {', '.join(models)}",
+            f"{did_you_mean(group.gpu_models[0], models)} There are: {', '.join(models)}".lstrip(),
         )
     memory = {pool.name: device_memory_mib(pool) for pool in pools if pool.capacity.gpu_milli}
     most, silent = max(memory.values(), default=0), [name for name, mib in memory.items() if not mib]
@@ -448,12 +447,13 @@ def _unsuited(state: State, shape: Shape, eligible: list[int], where: str) -> Sp
                 )
             values = known_values(capacity, demand.key)
             names = known_labels(capacity)
-            near = _close(min(demand.values, default=""), values) if values else _close(demand.key, names)
+            wrong = min(demand.values, default="") if values else demand.key
+            near = did_you_mean(wrong, values or names)
             known = f"Its values are: {listed(values)}" if values else f"Labels are: {listed(names) or 'none'}"
             return SpecError(
                 f"{where}.{field}.{demand.key}",
                 f"no large enough node has the label '{demand.key}' with {wanted}",
-                f"{near}{known}",
+                f"{near} {known}".lstrip(),
             )
     there = capacity.suited(shape, taints=False)
     if not any(there[i] for i in eligible) and not any(has_labels(pool, shape.labels) for pool in new):
@@ -479,11 +479,6 @@ def _unsuited(state: State, shape: Shape, eligible: list[int], where: str) -> Sp
         f"every suitable node has a taint that is not tolerated: {listed(barring)}",
         f"Tolerate one of them, such as {{key: {barring[0].partition('=')[0]}}}, if the work may go there",
     )
-
-
-def _close(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, 1)
-    return f"Did you mean {near[0]}? " if near else ""
 
 
 def _check_topology(state: State, spec: WorkloadSpec, queue: int, where: str) -> None:

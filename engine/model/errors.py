@@ -143,23 +143,33 @@ LISTED_BY = {
 """Kind of thing -> the command that lists those there are."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name most like this one, empty when none is. Of many, only those that begin alike are compared."""
+def nearest(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
+    """The known name most like this one in whatever case, empty when none is. Of many, only those that begin alike are
+    compared. `likeness` is the ratio of `difflib.SequenceMatcher` below which two names are not taken for one."""
     names = list(islice(known, MAX_LOOKED_AT))
     if len(names) > MAX_ALIKE:
         names = [other for other in names if other[:2] == name[:2]][:MAX_ALIKE]
     from difflib import get_close_matches  # a right name does without
 
-    begun = (other for other in names if len(name) >= MIN_BEGUN and other.startswith(name))
-    return next(iter(get_close_matches(name[:128], names, 1)), "") or next(begun, "")
+    name = name[:128].lower()
+    by_lower = {other.lower(): other for other in reversed(names)}
+    begun = (other for other in by_lower if len(name) >= MIN_BEGUN and other.startswith(name))
+    near = next(iter(get_close_matches(name, by_lower, 1, likeness)), "") or next(begun, "")
+    return by_lower[near] if near else ""
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "", form: str = "{}") -> str:
+    """As in "Did you mean drain?": a remedy with the nearest name in the form given, such as `:{}`; `otherwise` where
+    none is like it."""
+    near = nearest(name, known)
+    return f"Did you mean {form.format(near)}?" if near else otherwise
 
 
 def not_found(kind: str, names: Iterable[str], known: Iterable[str]) -> NotFoundError:
     """The error for names that nothing of the kind has: the nearest to the first, and the command that lists them."""
     unknown = list(names)
-    near = nearest(unknown[0], known)
-    meant = f"Did you mean {near}? " if near else ""
-    return NotFoundError(f"there is no {kind} {listed(unknown)}", f"{meant}List them with: {LISTED_BY[kind]}")
+    remedy = f"{did_you_mean(unknown[0], known)} List them with: {LISTED_BY[kind]}".lstrip()
+    return NotFoundError(f"there is no {kind} {listed(unknown)}", remedy)
 
 
 def listed(names: Sequence[str]) -> str:

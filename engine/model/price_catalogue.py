@@ -12,12 +12,11 @@ import csv
 import gzip
 import io
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 
 import msgspec
 
-from engine.model.errors import SpecError
+from engine.model.errors import SpecError, did_you_mean
 from engine.model.quantities import money_microusd, shown
 from engine.model.spec_parts import CURRENCY as CURRENCY
 from engine.model.spec_parts import MAX_PRICE
@@ -123,12 +122,8 @@ class Catalogue:
     def _regions_of(self, machine_type: str, where: str, remedy: str) -> list[str]:
         regions = self._regions.get(machine_type)
         if regions is None:
-            near = get_close_matches(machine_type, self._regions, 1)
-            raise SpecError(
-                where,
-                f"{self.name} has no machine type {shown(machine_type)}",
-                f"Did you mean {near[0]}?" if near else remedy,
-            )
+            meant = did_you_mean(machine_type, self._regions, remedy)
+            raise SpecError(where, f"{self.name} has no machine type {shown(machine_type)}", meant)
         return regions
 
     def priced(self, pool: PoolSpec, region: str, where: str) -> PoolSpec:

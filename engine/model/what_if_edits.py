@@ -18,14 +18,13 @@ and applies them.
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Literal, NoReturn, get_args
 
 import msgspec
 
-from engine.model.errors import SpecError, misfit
+from engine.model.errors import SpecError, misfit, nearest
 from engine.model.quantities import cpu_milli, duration_ms, gpu_milli, memory_mib, spelt
 from engine.model.specs import Policy, Spec, WorkloadSpec
 
@@ -236,11 +235,11 @@ def parse(text: str, read: Read | None = None) -> AnyEdit:
     word, _, rest = text.strip().partition(" ")
     form = _FORM_OF.get(word)
     if form is None:
-        near = difflib.get_close_matches(word, _FORM_OF, 1)
+        near = nearest(word, _FORM_OF)
         _fail(
             text,
             f"there is no edit '{_shown(word)}'" if word else "is empty",
-            f"Did you mean: {_FORM_OF[near[0]].usage}?" if near else _words(),
+            f"Did you mean: {_FORM_OF[near].usage}?" if near else _words(),
         )
     at_ms = 0
     timed = _AT.search(" " + rest)
@@ -297,9 +296,7 @@ class _Reader:
         if len(self.words) == 1 and "=" in self.words[0]:
             place, _, name = self.words[0].partition("=")
             if place not in PLACES:
-                near = difflib.get_close_matches(place, PLACES, 1)
-                hint = f", did you mean {near[0]}?" if near else f"; there are {', '.join(PLACES)}"
-                self.fail(f"'{_shown(place)}' is not a kind of place{hint}")
+                self.fail(f"'{_shown(place)}' is not a kind of place; {_meant(place, PLACES)}")
             if not name:
                 self.fail(f"the name of the {place} is missing")
             return Nodes(place=place, name=name)
@@ -353,11 +350,7 @@ def _quota(r: _Reader) -> ChangeQuotaEdit:
     nominal: dict[str, int] = {}
     for key, value in r.pairs(words[1:]).items():
         if key not in _QUANTITIES:
-            near = difflib.get_close_matches(key, _QUANTITIES, 1)
-            r.fail(
-                f"'{_shown(key)}' is not a resource; "
-                + (f"did you mean {near[0]}?" if near else f"there are {', '.join(_QUANTITIES)}")
-            )
+            r.fail(f"'{_shown(key)}' is not a resource; {_meant(key, _QUANTITIES)}")
         name, reading = _QUANTITIES[key]
         try:
             nominal[name] = reading(value)
@@ -376,11 +369,12 @@ def _policy(r: _Reader) -> SetPolicyEdit:
     for policy in POLICIES:
         if name == policy:
             return SetPolicyEdit(policy=policy, at_ms=r.at_ms)
-    near = difflib.get_close_matches(name, POLICIES, 1)
-    r.fail(
-        f"'{_shown(name)}' is not a policy; "
-        + (f"did you mean {near[0]}?" if near else f"there are {', '.join(POLICIES)}")
-    )
+    r.fail(f"'{_shown(name)}' is not a policy; {_meant(name, POLICIES)}")
+
+
+def _meant(word: str, known: Collection[str]) -> str:
+    near = nearest(word, known)
+    return f"did you mean {near}?" if near else f"there are {', '.join(known)}"
 
 
 def _priority(r: _Reader) -> SetPriorityEdit:

@@ -4,7 +4,6 @@ time.
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import re
 from collections.abc import Callable
@@ -15,7 +14,7 @@ import numpy as np
 
 from engine.elasticity.scaling_report import ready_ms
 from engine.model.columns import Numbers, Rank, view, window
-from engine.model.errors import SpecError
+from engine.model.errors import SpecError, did_you_mean
 from engine.model.queries import COLUMNS, Burn, Kind, Term, VertexReport
 from engine.model.specs import NodeState, PoolSpec, QueueMode, ReservationSpec, WorkloadState
 from engine.reads.id_search import WORDS, Texts
@@ -441,12 +440,8 @@ def column_named(kind: Kind, name: str) -> None:
     """Raises SpecError, with the nearest name, when the kind has no such column."""
     known = [column.name for column in COLUMNS[kind]]
     if name not in known:
-        near = difflib.get_close_matches(name, known, 1)
-        raise SpecError(
-            "column",
-            f"{kind} have no '{name[:40]}'",
-            f"Did you mean {near[0]}?" if near else f"Use: {', '.join(known)}",
-        )
+        remedy = did_you_mean(name, known, f"Use: {', '.join(known)}")
+        raise SpecError("column", f"{kind} have no '{name[:40]}'", remedy)
 
 
 def matching(kind: Kind, source: RowSource, where: tuple[Term, ...]) -> Numbers:

@@ -12,7 +12,6 @@ machines that are known to be taken back, over draws of when that happens (see `
 
 from __future__ import annotations
 
-import difflib
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -25,7 +24,7 @@ import numpy as np
 from engine.admission.submissions import check_place
 from engine.model import quantities
 from engine.model.columns import view
-from engine.model.errors import MusterError, RefusedError, SpecError
+from engine.model.errors import MusterError, RefusedError, SpecError, did_you_mean
 from engine.model.quantities import MIN_RUNS, shown
 from engine.model.spec_parts import HOUR_MS, MAX_QUANTITY, ScalingSpec, check_id, check_quantity
 from engine.model.specs import MAX_NAME, Resources, TaskGroup, WorkloadSpec, WorkloadState
@@ -248,10 +247,8 @@ def _model(asked: str, known: list[str]) -> str:
         return same[0]
     if not known:
         raise SpecError("model", f"{shown(asked)} is requested, and the cell has no GPUs", "Leave --model out")
-    folded = {model.lower(): model for model in known}
-    near = difflib.get_close_matches(asked.lower(), folded, 3) or [m for m in folded if m.startswith(asked.lower())]
-    meant = f"Did you mean {' or '.join(folded[each] for each in near[:3])}? " if near else ""
-    raise SpecError("model", f"no node has GPUs of model {shown(asked)}", f"{meant}There are: {', '.join(known)}")
+    remedy = f"{did_you_mean(asked, known)} There are: {', '.join(known)}".lstrip()
+    raise SpecError("model", f"no node has GPUs of model {shown(asked)}", remedy)
 
 
 def _of_kind(pool: PoolSpec, request: QuoteRequest, model: str) -> bool:
@@ -305,9 +302,8 @@ def _named_queue(state: State, name: str) -> str:
     try:
         state.queues.leaf(name)
     except MusterError as error:
-        near = difflib.get_close_matches(name, state.queues.row_of, 1)
-        meant = f"Did you mean {near[0]}?" if near and near[0] != name else error.remedy
-        raise SpecError("queue", error.problem, meant) from None
+        meant = "" if name in state.queues.row_of else did_you_mean(name, state.queues.row_of)
+        raise SpecError("queue", error.problem, meant or error.remedy) from None
     return name
 
 

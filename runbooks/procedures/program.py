@@ -11,7 +11,6 @@ whether an object exists.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import os
 import re
@@ -22,7 +21,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from engine.model.errors import SpecError
+from engine.model.errors import SpecError, did_you_mean
 from engine.model.quantities import duration_ms
 from runbooks.actions.catalogue import CATALOG, find
 from runbooks.actions.declaration import InputType, Parameter, why_not_id
@@ -232,8 +231,7 @@ def _known(document: YamlDocument, path: YamlPath, value: dict[str, Any], of: ty
                 "cannot be set in a runbook",
                 "Remove it: tier, votes and expiry come from the catalogue and the policy, and no file calls another",
             )
-        near = difflib.get_close_matches(key, fields, 1)
-        raise SpecError(where, "is not a field", f"Did you mean {near[0]}?" if near else f"Known: {', '.join(fields)}")
+        raise SpecError(where, "is not a field", near(key, tuple(fields)))
 
 
 LIBRARY = Path(__file__).parent / "library"
@@ -399,7 +397,4 @@ def why_not_value(one: Input, value: str | int | None) -> str:
 
 def near(name: str, known: tuple[str, ...]) -> str:
     """A hint at the name that may have been meant."""
-    found = difflib.get_close_matches(name, known, 1)
-    if found:
-        return f"Did you mean {found[0]}?"
-    return f"Known: {', '.join(known)}" if known else "There are none"
+    return did_you_mean(name, known, f"Known: {', '.join(known)}" if known else "There are none")

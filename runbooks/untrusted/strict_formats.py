@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 import msgspec
 import yaml
 
-from engine.model.errors import Misfit, SpecError, misfit, nearest
+from engine.model.errors import Misfit, SpecError, did_you_mean, misfit
 
 MAX_BYTES = 64 * 1024
 MAX_DEPTH = 16
@@ -105,9 +105,8 @@ def with_words(wrong: Misfit, type_: Any) -> Misfit:
     if not isinstance(there, msgspec.inspect.LiteralType):
         return wrong
     words = [str(word) for word in there.values]
-    near = nearest(wrong.problem.partition("'")[2].rpartition("'")[0], words)
-    meant = f"Did you mean '{near}'? " if near else ""
-    return wrong._replace(remedy=f"{meant}Use one of: {', '.join(words)}")
+    meant = did_you_mean(wrong.problem.partition("'")[2].rpartition("'")[0], words, form="'{}'")
+    return wrong._replace(remedy=f"{meant} Use one of: {', '.join(words)}".lstrip())
 
 
 def type_at(type_: Any, path: str) -> msgspec.inspect.Type | None:

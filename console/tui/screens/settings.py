@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -29,7 +28,7 @@ from console.tui.widgets.window_table import WindowTable
 from console.views.lists import Heading, Row, Window
 from console.views.sections import Section
 from console.views.settings import SettingChange, SettingsPage, pages, values_of
-from engine.model.errors import MusterError, SpecError
+from engine.model.errors import MusterError, SpecError, did_you_mean
 
 if TYPE_CHECKING:
     from console.client.protocol import Client
@@ -163,9 +162,8 @@ def read(argument: str) -> SettingChange | None:
         if "key" in name or "password" in name or "token" in name or "secret" in name:
             raise SpecError("", f"'{printable(name)[:40]}' is not a setting: secrets are not kept in settings",
                             f"Set {settings.MODEL_KEY}, or name a file with model_key_file")  # fmt: skip
-        near = get_close_matches(name, known, 1)
         raise SpecError("", f"there is no setting '{printable(name)[:40]}'",
-                        f"Did you mean {near[0]}?" if near else ":settings lists them all")  # fmt: skip
+                        did_you_mean(name, known, ":settings lists them all"))  # fmt: skip
     if out:
         return SettingChange(name, None)
     if not equals:
@@ -180,8 +178,7 @@ def choose(app: MusterApp, argument: str) -> None:
     here = names.index(name_of(app.current_theme))
     wanted = argument.strip().lower() or names[(here + 1) % len(names)]
     if wanted not in names:
-        near = get_close_matches(wanted, names, 1)
-        remedy = f"Did you mean :theme {near[0]}?" if near else f"Themes: {', '.join(names)}"
+        remedy = did_you_mean(wanted, names, f"Themes: {', '.join(names)}", ":theme {}")
         raise SpecError("", f"there is no theme '{printable(wanted)[:40]}'", remedy)
     theme = THEMES[names.index(wanted)]
     app.theme = theme.name

@@ -105,7 +105,7 @@ ONE_OF_EACH = (
         ("", "is empty", "Edits: add, remove"),
         ("drian g0", "there is no edit 'drian'", "Did you mean: drain NODES?"),
         ("drain", "NODES is missing", "Write: drain NODES"),
-        ("drain rakc=r1", "'rakc' is not a kind of place, did you mean rack?", ""),
+        ("drain rakc=r1", "'rakc' is not a kind of place; did you mean rack?", ""),
         ("drain rack=", "the name of the rack is missing", ""),
         ("drain g0 at +soon", "'soon'", ""),
         ("fail g0 for ever", "'ever'", ""),
