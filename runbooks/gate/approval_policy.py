@@ -63,6 +63,10 @@ class Person(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return f"person:{self.id}"
 
 
+OWN_SERVICE = "muster"
+"""Id of the service as which Muster reports what it found by itself."""
+
+
 class ServiceIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A machine's identity. It drafts, may submit where its roles say so, and never votes."""
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from engine.model.errors import JournalError, MusterError
 from engine.state.pending_work import burns
+from runbooks.gate.approval_policy import OWN_SERVICE
 from runbooks.plans.identity import Actor
 from runbooks.plans.incidents import AlertReport
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from engine.model.queries import Burn
     from runbooks.gate.incidents import Incidents
 
-MUSTER = Actor(subject="service:muster", kind="service", account="system", deeds=("alert",))
+MUSTER = Actor(subject=f"service:{OWN_SERVICE}", kind="service", account="system", deeds=("alert",))
 """Source of what Muster reports by itself."""
 EVERY_MS = 30_000
 """Wall time between two looks."""

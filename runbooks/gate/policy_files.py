@@ -27,6 +27,7 @@ from engine.model.errors import NotFoundError, SpecError
 from engine.model.quantities import duration_ms, money_microusd
 from engine.model.specs import check_id
 from runbooks.gate.approval_policy import (
+    OWN_SERVICE,
     SERVICE_ROLES,
     SOLO,
     TEAM,
@@ -334,6 +335,8 @@ def _check_services(policy: Policy) -> None:
     taken = {account: person.id for person in policy.people for account in person.accounts}
     for i, service in enumerate(policy.services):
         _check_id(service.id, f"services[{i}].id")
+        if service.id == OWN_SERVICE:
+            raise SpecError(f"services[{i}].id", f"{OWN_SERVICE} is what Muster itself reports as", "Choose another id")
         _check_accounts(service.accounts, f"services[{i}].accounts")
         for account in service.accounts:
             if account in taken:

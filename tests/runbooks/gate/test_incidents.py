@@ -239,14 +239,19 @@ def test_a_record_of_a_claim_that_nobody_might_make_is_found(engine: Engine, gat
 MINUTE = 60_000
 
 
-def test_a_missed_objective_opens_one_incident_which_resolves_and_which_people_close(tmp_path: Path) -> None:
-    """Its breach is told once, also after somebody closed the incident while it went on; the next one opens another."""
+def with_an_objective() -> Engine:
+    """A cell of one node, of whose queue `a` 90 % are to start within two minutes."""
     plain = small_cell(1, 0)
     queues = tuple(
         msgspec.structs.replace(spec, start_within_ms=2 * MINUTE, objective_permille=900) if spec.name == "a" else spec
         for spec in plain.queues
     )
-    engine = Engine.open(None, cell=msgspec.structs.replace(plain, queues=queues))
+    return Engine.open(None, cell=msgspec.structs.replace(plain, queues=queues))
+
+
+def test_a_missed_objective_opens_one_incident_which_resolves_and_which_people_close(tmp_path: Path) -> None:
+    """Its breach is told once, also after somebody closed the incident while it went on; the next one opens another."""
+    engine = with_an_objective()
     gate = gate_of(engine, team(), Clock())
 
     def passes(minutes: int) -> list[tuple[str, str, str]]:
@@ -268,3 +273,21 @@ def test_a_missed_objective_opens_one_incident_which_resolves_and_which_people_c
     assert gate.incidents.incident("I-2").follows == "I-1"
     assert passes(120)[0] == ("I-2", "resolved", "service:muster"), "over by itself; people close it"
     assert problems(engine, tmp_path) == []
+
+
+def test_a_breach_that_could_not_be_reported_is_reported_once_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = with_an_objective()
+    gate = gate_of(engine, team(), Clock())
+    engine.command(submit(*(workload(f"w{i}", gpu=8000, run=10 * MINUTE, estimate=10 * MINUTE) for i in range(4))))
+    engine.advance(engine.now_ms + 5 * MINUTE)
+
+    def look_twice() -> list[str]:
+        for _ in range(2 * objective_watch.EVERY_MS // 1_000):
+            gate.tick()
+        return [each.id for each in gate.incidents.incidents()]
+
+    with monkeypatch.context() as full:
+        full.setattr(incidents, "MAX_FIRING", 0)
+        assert look_twice() == []
+    assert look_twice() == ["I-1"]
+    assert look_twice() == ["I-1"]

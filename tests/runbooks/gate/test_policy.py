@@ -605,6 +605,7 @@ def folk(*lines: str) -> bytes:
         (folk("{id: m, roles: [admin]}"), "fewer than two admins have a key"),
         (file(people="people: [{id: m, roles: [approver]}]\n"), "no admin"),
         # services, channels, freezes
+        (file("services: [{id: muster}]\n"), "reports as"),
         (file("services: [{id: bot, roles: [approver]}]\n"), "roles"),
         (file("services: [{id: bot, kind: human}]\n"), "kind"),
         (file("services: [{id: bot, accounts: ['unix:2001']}]\n"), "alice"),
