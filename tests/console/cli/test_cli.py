@@ -291,11 +291,16 @@ def test_an_approved_action_is_done_and_its_ids_are_the_output(
 @pytest.mark.parametrize(
     ("action", "typed", "code"),
     [
-        ("node cordon", "y\n", 0), ("node cordon", "n\n", 4), ("node cordon", "\n", 4),
-        ("node cordon", "\x04", 4),
-        ("cancel", "DIGEST\n", 0), ("cancel", "y\n", 4), ("cancel", "\n", 4), ("cancel", "\x04", 4),
+        ("node cordon", "y\n", 0),
+        ("node cordon", "\n", 4),
+        pytest.param("node cordon", "n\n", 4, marks=pytest.mark.thorough),
+        pytest.param("node cordon", "\x04", 4, marks=pytest.mark.thorough),
+        ("cancel", "DIGEST\n", 0),
+        ("cancel", "y\n", 4),
+        pytest.param("cancel", "\n", 4, marks=pytest.mark.thorough),
+        pytest.param("cancel", "\x04", 4, marks=pytest.mark.thorough),
     ],
-)  # fmt: skip
+)
 def test_on_a_terminal_it_asks_and_only_yes_is_yes(loop: EngineLoop, action: str, typed: str, code: int) -> None:
     with served_on_unix(loop) as path:
         client = RemoteClient(str(path))
@@ -732,6 +737,7 @@ def test_a_console_starts_again_what_died_of_its_own_and_nothing_else(paths: Cel
         engine_again(paths)
 
 
+@pytest.mark.thorough
 def test_an_engine_comes_back_with_its_own_arguments_whoever_starts_it(paths: CellPaths) -> None:
     """A demo stays a demo at its speed, also by a console that was opened with `--cell` alone; one that may only read
     starts none, and says who would."""
@@ -773,6 +779,7 @@ def reapers() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name == "engine-reaper"}
 
 
+@pytest.mark.thorough
 def test_two_consoles_that_start_it_again_have_one_engine_and_do_so_at_every_kill(paths: CellPaths) -> None:
     before = reapers()
     ensure_engine(paths, serve_arguments(paths))
@@ -791,7 +798,11 @@ def test_two_consoles_that_start_it_again_have_one_engine_and_do_so_at_every_kil
 
 
 @pytest.mark.parametrize(
-    "first", [("--speed", "5000"), ("--demo", "--quiet-day", "--nodes", "20")], ids=["ahead", "behind"]
+    "first",
+    [
+        pytest.param(("--speed", "5000"), id="ahead"),
+        pytest.param(("--demo", "--quiet-day", "--nodes", "20"), id="behind", marks=pytest.mark.thorough),
+    ],
 )
 def test_a_cell_with_a_time_of_its_own_is_served_in_real_time_from_where_its_journal_ends(
     paths: CellPaths, first: tuple[str, ...]
@@ -817,7 +828,7 @@ def test_a_cell_with_a_time_of_its_own_is_served_in_real_time_from_where_its_jou
     assert paths.log.read_text().count("this host's clock shows") == 1
 
 
-@pytest.mark.parametrize("linked", ["folder", "journal"])
+@pytest.mark.parametrize("linked", ["folder", pytest.param("journal", marks=pytest.mark.thorough)])
 def test_a_second_engine_by_a_link_is_told_which_cell_has_the_journal(paths: CellPaths, linked: str) -> None:
     ensure_engine(paths, serve_arguments(paths))
     before = probe(paths.socket)

@@ -109,7 +109,7 @@ async def seen(pilot: Pilot[None], *, settled: bool) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize("size", [(80, 24), (220, 60)])
+@pytest.mark.parametrize("size", [(80, 24), pytest.param((220, 60), marks=pytest.mark.thorough)])
 async def test_no_page_takes_what_was_not_answered_for_nothing(size: tuple[int, int]) -> None:
     """Only what the page is about has come: what it says of the rest is what it says once that has come too."""
     every = frozenset(name for name in dir(FakeClient) if not name.startswith("_"))
@@ -122,7 +122,7 @@ async def test_no_page_takes_what_was_not_answered_for_nothing(size: tuple[int, 
     assert {page: words for page, words in wrong.items() if words} == {}
 
 
-@pytest.mark.parametrize("size", [(80, 24), (220, 60)])
+@pytest.mark.parametrize("size", [(80, 24), pytest.param((220, 60), marks=pytest.mark.thorough)])
 async def test_no_page_says_that_there_is_nothing_before_it_knows(size: tuple[int, int]) -> None:
     wrong = {}
     async with silent(size) as (pilot, _):
