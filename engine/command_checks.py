@@ -42,7 +42,7 @@ from engine.model import events as ev
 from engine.model.columns import view
 from engine.model.errors import RefusedError, SpecError, listed
 from engine.model.spec_parts import MAX_POOL_NODES
-from engine.model.specs import NodeState, ScalingSpec, WorkloadState, check_id, check_quantity
+from engine.model.specs import NodeState, ScalingSpec, WorkloadState, check_id, check_quantity, check_taints
 from engine.placement.gang_placement import after_loss
 from engine.scheduling.migration import migrate
 from engine.state.cell_state import BOUND, State
@@ -289,6 +289,12 @@ def _power_down(state: State, command: cmd.PowerDown) -> Checked:
     return _turn(state, rows, NodeState.CORDONED, (NodeState.CORDONED,)), _node_ids(state, rows)
 
 
+def _taint(state: State, command: cmd.TaintNodes) -> Checked:
+    """A model of the cell keeps the taints that were seen: nothing comes of it there."""
+    check_taints((command.taint,), "taint")
+    return [], _node_ids(state, nodes_of(state, command.ids))
+
+
 def _set_job_priority(state: State, command: cmd.SetJobPriority) -> Checked:
     """A model of Slurm has no such number for a single job: nothing comes of it there."""
     rows = _allow(state, command.ids, (*_WAITING, *_ON_HOLD), "set the priority")
@@ -483,6 +489,7 @@ _CHECKS: dict[type[Any], Callable[[State, Any], Checked]] = {
     cmd.AnswerIntent: answer,
     cmd.SetQos: _set_qos,
     cmd.SetJobPriority: _set_job_priority,
+    cmd.TaintNodes: _taint,
     cmd.PowerUp: _power_up,
     cmd.PowerDown: _power_down,
 }

@@ -22,7 +22,8 @@ from engine.admission.definitions import Checked, check_queues
 from engine.admission.submissions import check_submission
 from engine.capacity.devices import closest
 from engine.command_checks import check
-from engine.external.slurm.job_requests import check as check_job
+from engine.external.kubernetes.job_manifests import check_job as check_kueue_job
+from engine.external.slurm.job_requests import check as check_slurm_job
 from engine.model import commands as cmd
 from engine.model import events as ev
 from engine.model import external_cells as seen
@@ -500,19 +501,22 @@ def _grouped(told: tuple[seen.AnySeen, ...]) -> Iterator[tuple[seen.AnySeen, ...
 MAX_OPEN = 100_000
 """Beyond this nothing more is taken: the other scheduler has been away for very long."""
 TOKEN_BYTES = 10
+CHECK_OF = {"slurm": check_slurm_job, "kubernetes": check_kueue_job}
+"""Scheduler that decides -> the check of a workload that is submitted to it."""
 
 
 def intend(
     state: State, command: cmd.AnyCommand, now_ms: int, *, acts: bool, lacks: Mapping[type[cmd.Command], str]
 ) -> Checked:
-    """Check a command in a cell that Slurm decides on: a request to Slurm becomes an intent. Whatever can be refused at
-    once is refused. Raises SpecError, NotFoundError or RefusedError."""
-    _refuse_impossible(type(command), acts=acts, lacks=lacks)
-    if not isinstance(command, CARRIED):
+    """Check a command in a cell that another scheduler decides: a request to it becomes an intent. Whatever can be
+    refused at once is refused. Raises SpecError, NotFoundError or RefusedError."""
+    by = state.settings.decided_by
+    _refuse_impossible(type(command), by=by, acts=acts, lacks=lacks)
+    if not isinstance(command, CARRIED[by]):
         checked = check(state, command, now_ms)
         if any(isinstance(event, ev.Intended) for event in checked[0]):
             # A submission that is carried again: it is one like the first.
-            _refuse_impossible(cmd.Submit, acts=acts, lacks=lacks)
+            _refuse_impossible(cmd.Submit, by=by, acts=acts, lacks=lacks)
             _refuse_too_many(state)
         return checked
     _refuse_too_many(state)
@@ -523,17 +527,19 @@ def intend(
     return [intended, *answered_by(state, intended.number, intended.command)], changed
 
 
-def _refuse_impossible(command: type[cmd.Command], *, acts: bool, lacks: Mapping[type[cmd.Command], str]) -> None:
-    why = why_not(command, acts=acts, lacks=lacks)
+def _refuse_impossible(
+    command: type[cmd.Command], *, by: str, acts: bool, lacks: Mapping[type[cmd.Command], str]
+) -> None:
+    why = why_not(command, by=by, acts=acts, lacks=lacks)
     if why:
         name = str(command.__struct_config__.tag).replace("_", " ")
-        raise RefusedError(f"cannot {name} in a cell that Slurm decides on: {why}", "")
+        raise RefusedError(f"cannot {name} in a cell that {by.capitalize()} decides on: {why}", "")
 
 
 def _refuse_too_many(state: State) -> None:
     if len(state.intents.open) >= MAX_OPEN:
         raise RefusedError(
-            f"{len(state.intents.open):,} intents wait for Slurm",
+            f"{len(state.intents.open):,} intents wait to be carried",
             "Check them: muster slurm intents; then try again",
         )
 
@@ -551,7 +557,7 @@ def _submissions(state: State, command: cmd.Submit, now_ms: int) -> Checked:
     if taken:
         raise SpecError("workload.id", f"{listed(taken)} was already requested", "Give each workload its own id")
     for i, spec in enumerate(command.workloads):
-        check_job(spec, f"workloads[{i}]" if len(command.workloads) > 1 else "workload")
+        CHECK_OF[state.settings.decided_by](spec, f"workloads[{i}]" if len(command.workloads) > 1 else "workload")
     known = state.workloads.priority_of
     # Slurm itself chooses what is not said; which classes there are is known only as far as they were met.
     specs = tuple(

@@ -27,6 +27,7 @@ from engine.model.specs import (
     ReservationSpec,
     Settings,
     Spec,
+    Taint,
     WorkloadSpec,
 )
 
@@ -158,6 +159,14 @@ class Drain(Command, frozen=True, kw_only=True, tag="drain"):
     """Cordon, then evict every workload that has a task there (a gang moves as a whole)."""
 
     ids: tuple[str, ...]
+
+
+class TaintNodes(Command, frozen=True, kw_only=True, tag="taint_nodes"):
+    """Have Kubernetes keep work away from nodes that does not tolerate the taint, or no longer do so."""
+
+    ids: tuple[str, ...]
+    taint: Taint
+    remove: bool = False
 
 
 class RemoveNodes(Command, frozen=True, kw_only=True, tag="remove_nodes"):
@@ -413,6 +422,7 @@ AnyCommand = (
     | Cordon
     | Uncordon
     | Drain
+    | TaintNodes
     | SetPolicy
     | SetSettings
     | SetScaling
@@ -456,49 +466,92 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """For an Observe: one line for each observation that could not be taken."""
 
 
-CARRIED: tuple[type[Command], ...] = (
-    Submit, Cancel, Hold, Release, Requeue, Preempt, SetPriority, SetQos,
-    SetJobPriority, MoveToQueue, Cordon, Uncordon, Drain, RestoreNodes, HoldQueues,
-    DrainQueues, OpenQueues, Reserve, Unreserve, PowerUp, PowerDown,
-)  # fmt: skip
-"""Commands that become intents: what another scheduler can be asked for."""
+CARRIED: dict[str, tuple[type[Command], ...]] = {
+    "slurm": (
+        Submit, Cancel, Hold, Release, Requeue, Preempt, SetPriority, SetQos,
+        SetJobPriority, MoveToQueue, Cordon, Uncordon, Drain, RestoreNodes, HoldQueues,
+        DrainQueues, OpenQueues, Reserve, Unreserve, PowerUp, PowerDown,
+    ),
+    "kubernetes": (
+        Submit, Cancel, Hold, Release, SetPriority, ChangeQueue, Cordon, Uncordon, TaintNodes, Drain, HoldQueues,
+        DrainQueues, OpenQueues,
+    ),
+}  # fmt: skip
+"""Scheduler that decides -> commands that become intents: what it can be asked for."""
 OURS: tuple[type[Command], ...] = (
     SettleIntents, AnswerIntent, SetPrice, SetBudgets, RemoveBudgets, ApproveSpending,
     WatchNodes, UnwatchNodes, Define, SetSettings,
 )  # fmt: skip
 """Commands about what Muster alone keeps: done as in any cell."""
-WHY_NOT: dict[type[Command], str] = {
-    Suspend: "Slurm suspends a job on its nodes, where it keeps its memory: hold or requeue it instead",
-    Resume: "nothing is suspended by Muster here",
-    Resize: "Slurm's jobs keep what they asked for: cancel it and submit it anew",
-    Migrate: "Slurm chooses the nodes: drain a node, or requeue the work",
-    SetPolicy: "the order of work is slurm.conf's",
-    OrderQueues: "the order of work is slurm.conf's",
-    ChangeQueue: "limits are those of slurmdbd: use sacctmgr",
-    SetScaling: "nodes are powered by slurmctld: see SuspendTime in slurm.conf",
-    SetTargets: "nodes are powered by slurmctld: power nodes up or down by name",
-    ScalePool: "nodes are powered by slurmctld: power nodes up or down by name",
-    SetAutoscaling: "nodes are powered by slurmctld: see SuspendTime in slurm.conf",
-    Interrupt: "Slurm knows no notice of a provider: drain the nodes",
-    FailNodes: "slurmctld finds out itself which nodes are down: drain them",
-    RemoveNodes: "nodes are those of slurm.conf",
-    AddPools: "nodes are those of slurm.conf",
-    AddNodes: "nodes are those of slurm.conf",
-    AddQueues: "queues are the partitions of slurm.conf",
-    AddPriorityClasses: "they follow from Slurm's partitions and QOS",
-    RemovePriorityClasses: "they follow from Slurm's partitions and QOS",
+WHY_NOT: dict[str, dict[type[Command], str]] = {
+    "slurm": {
+        Suspend: "Slurm suspends a job on its nodes, where it keeps its memory: hold or requeue it instead",
+        Resume: "nothing is suspended by Muster here",
+        Resize: "Slurm's jobs keep what they asked for: cancel it and submit it anew",
+        Migrate: "Slurm chooses the nodes: drain a node, or requeue the work",
+        SetPolicy: "the order of work is slurm.conf's",
+        OrderQueues: "the order of work is slurm.conf's",
+        ChangeQueue: "limits are those of slurmdbd: use sacctmgr",
+        SetScaling: "nodes are powered by slurmctld: see SuspendTime in slurm.conf",
+        SetTargets: "nodes are powered by slurmctld: power nodes up or down by name",
+        ScalePool: "nodes are powered by slurmctld: power nodes up or down by name",
+        SetAutoscaling: "nodes are powered by slurmctld: see SuspendTime in slurm.conf",
+        Interrupt: "Slurm knows no notice of a provider: drain the nodes",
+        FailNodes: "slurmctld finds out itself which nodes are down: drain them",
+        RemoveNodes: "nodes are those of slurm.conf",
+        AddPools: "nodes are those of slurm.conf",
+        AddNodes: "nodes are those of slurm.conf",
+        AddQueues: "queues are the partitions of slurm.conf",
+        AddPriorityClasses: "they follow from Slurm's partitions and QOS",
+        RemovePriorityClasses: "they follow from Slurm's partitions and QOS",
+        TaintNodes: "Slurm has no taints: drain the node, or reserve it",
+    },
+    "kubernetes": {
+        Requeue: "Kueue puts work back by its own rules only: preempt by priority, or drain the node",
+        Preempt: "Kueue preempts by its own rules only: give other work a higher priority",
+        Suspend: "Kueue takes work off its nodes by its own rules only: cancel it, or drain its queue",
+        Resume: "nothing is suspended by Muster here",
+        Resize: "a Job keeps what its pods ask for: cancel it and submit it anew",
+        Migrate: "kube-scheduler chooses the nodes: drain a node",
+        MoveToQueue: "a Workload keeps its queue: cancel it and submit it anew",
+        SetPolicy: "the order of work is Kueue's configuration",
+        OrderQueues: "queueingStrategy belongs to whoever made the ClusterQueue: use kubectl",
+        SetScaling: "nodes are ordered by the cluster's autoscaler",
+        SetTargets: "nodes are ordered by the cluster's autoscaler",
+        ScalePool: "nodes are ordered by the cluster's autoscaler: scale the node pool there",
+        SetAutoscaling: "nodes are ordered by the cluster's autoscaler",
+        Interrupt: "Kubernetes knows no notice of a provider: drain the nodes",
+        FailNodes: "Kubernetes finds out itself which nodes are down: drain them",
+        RestoreNodes: "Kubernetes finds out itself which nodes are back: uncordon them",
+        RemoveNodes: "nodes leave with their machines: drain them, and delete them with kubectl",
+        Reserve: "Kueue has no reservations: lower a quota, or taint nodes",
+        Unreserve: "Kueue has no reservations",
+        SetQos: "QOS are Slurm's",
+        SetJobPriority: "numbers for single jobs are Slurm's: set the priority class",
+        PowerUp: "nodes are powered by the cluster's autoscaler",
+        PowerDown: "nodes are powered by the cluster's autoscaler",
+        AddPools: "nodes are those of the cluster",
+        AddNodes: "nodes are those of the cluster",
+        AddQueues: "queues are made with kubectl",
+        AddPriorityClasses: "WorkloadPriorityClasses are made with kubectl",
+        RemovePriorityClasses: "WorkloadPriorityClasses are removed with kubectl",
+    },
 }
-"""The reason why a command cannot be done in a cell that Slurm decides on, and the alternative."""
+"""Scheduler that decides -> the reason why a command cannot be done in its cell, and the alternative."""
 
 
-def why_not(command: type[Command], *, acts: bool, lacks: Mapping[type[Command], str]) -> str:
-    """The reason why it cannot be done in a cell that Slurm decides on; empty when it can. `lacks`: requests that this
-    release cannot serve over this connection.
+ACT_FLAGS = {"slurm": "--slurm-act", "kubernetes": "--kubernetes-act"}
+
+
+def why_not(command: type[Command], *, by: str, acts: bool, lacks: Mapping[type[Command], str]) -> str:
+    """The reason why it cannot be done in a cell that `by` decides on; empty when it can. `lacks`: requests that this
+    cluster cannot serve over this connection.
     """
-    if command in OURS or command not in (*CARRIED, *WHY_NOT):
+    carried, never = CARRIED[by], WHY_NOT[by]
+    if command in OURS or command not in (*carried, *never):
         return ""
-    if command not in CARRIED:
-        return WHY_NOT[command]
+    if command not in carried:
+        return never[command]
     if not acts:
-        return "Muster only observes this cluster (muster serve --slurm-act lets it act)"
+        return f"Muster only observes this cluster (muster serve {ACT_FLAGS[by]} lets it act)"
     return lacks.get(command, "")

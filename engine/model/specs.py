@@ -248,7 +248,7 @@ class Settings(Spec, frozen=True, kw_only=True):
     autoscaling: Autoscaling = Autoscaling()
     health: HealthSettings = HealthSettings()
     pressure: Pressure = Pressure()
-    decided_by: Literal["muster", "slurm"] = "muster"
+    decided_by: Literal["muster", "slurm", "kubernetes"] = "muster"
     """The scheduler that admits, places and ends work. Where it is another one, the cell is a mirror of it
     (`engine.external.observed_changes`), and only forks decide, as a model of it. Set when the cell is made.
     """

@@ -447,7 +447,9 @@ def refuse_impossible(engine: Engine, acts: Iterable[Act]) -> None:
             found[f"{act.action}: Muster schedules this cell itself"] = None
         elif is_outside(engine) and row.command:
             catalogue.check(act)
-            why = why_not(type(row.express_act(act)), acts=engine.acts, lacks=engine.lacks)
+            why = why_not(
+                type(row.express_act(act)), by=engine.state.settings.decided_by, acts=engine.acts, lacks=engine.lacks
+            )
             if why:
                 found[f"{act.action}: {why}"] = None
     if found:
@@ -457,24 +459,33 @@ def refuse_impossible(engine: Engine, acts: Iterable[Act]) -> None:
 def carried(engine: Engine, acts: Iterable[Act]) -> tuple[str, ...]:
     """A line for each kind of act: how it would be carried to the other scheduler now and what shows that it is done,
     or why it cannot be carried. Empty where Muster decides."""
-    from engine.external.slurm.job_requests import read_back
-
+    by = engine.state.settings.decided_by
     lines: dict[str, None] = {}
     for act in acts:
         row = catalogue.find(act.action)
         if not is_outside(engine) or not row.command:
             continue
         command = row.express_act(act)
-        name, why = act.action.replace("_", " "), why_not(type(command), acts=engine.acts, lacks=engine.lacks)
+        name, why = act.action.replace("_", " "), why_not(type(command), by=by, acts=engine.acts, lacks=engine.lacks)
         if why:
             lines[f"{name} cannot be sent now: {why}"] = None
-        elif type(command) not in CARRIED:
+        elif type(command) not in CARRIED[by]:
             lines[f"{name} applies in Muster only"] = None
         else:
             way = engine.ways.get(type(command), "")
-            by = f"by {way} to {engine.far}" if way else "to Slurm, which has not answered yet"
-            lines[f"{name} goes {by}; read back there, and {STILL}: {read_back(command)}"] = None
+            goes = f"by {way} to {engine.far}" if way else f"to {by.capitalize()}, which has not answered yet"
+            lines[f"{name} goes {goes}; {_read_back(by, command)}"] = None
     return tuple(lines)
+
+
+def _read_back(by: str, command: AnyCommand) -> str:
+    if by == "kubernetes":
+        from engine.external.kubernetes.change_requests import read_back
+
+        return f"read back there: {read_back(command)}"
+    from engine.external.slurm.job_requests import read_back as read_back_from_slurm
+
+    return f"read back there, and {STILL}: {read_back_from_slurm(command)}"
 
 
 def timeout_ms(engine: Engine, act: Act) -> int:

@@ -137,13 +137,19 @@ def _why_denied(line: KubernetesTransport, kind: ObjectKind) -> str:
 
 def may(line: KubernetesTransport, verb: str, kind: ObjectKind) -> bool:
     """True where this user may do so with all objects of the kind, by the server's own word."""
-    attributes = {"verb": verb, "group": kind.group, "version": kind.version, "resource": kind.resource}
+    return is_allowed(line, verb, kind.group, kind.resource)
+
+
+def is_allowed(line: KubernetesTransport, verb: str, group: str, resource: str) -> bool:
+    """The same of a resource, or a part of one such as pods/eviction."""
+    name, _, part = resource.partition("/")
+    attributes = {"verb": verb, "group": group, "resource": name, "subresource": part}
     review = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",
         "spec": {"resourceAttributes": attributes},
     }
-    what = f"asking whether {kind.resource} may be read"
+    what = f"asking whether this user may {verb} {resource}"
     answer = line.post(what, "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
     return _decoded(what, answer, _Review).status.allowed
 

@@ -2,6 +2,10 @@
 
     KubernetesRefused          it said no, and why
     ├── KubernetesDenied       it does not know who asks, or they may not (401, 403)
+    ├── KubernetesGone         there is no such object (404)
+    ├── KubernetesStale        the object has changed since it was read (409)
+    ├── OwnedByAnother         another manager set the fields that were to be applied (409)
+    ├── EvictionBlocked        a disruption budget does not let the pod go now (429)
     └── VersionExpired         it no longer has the changes since that version, or the rest of that list (410)
     KubernetesUnavailable      it did not say: nobody answers, the line broke, it has too much to do
     ├── KubernetesSilent       the connection is there, and nothing comes
@@ -35,16 +39,34 @@ class KubernetesDenied(KubernetesRefused):
     """The server does not know who asks (401), or knows and will not do it for them (403)."""
 
 
+class KubernetesGone(KubernetesRefused):
+    """There is no such object."""
+
+
+class KubernetesStale(KubernetesRefused):
+    """The object has changed since it was read, is another, or is there already."""
+
+
+class OwnedByAnother(KubernetesRefused):
+    """Another manager set the fields that were to be applied, and is not overruled."""
+
+
+class EvictionBlocked(KubernetesRefused):
+    """A disruption budget, which the problem names, does not let the pod go now."""
+
+
 class VersionExpired(KubernetesRefused):
     """A version is too old: list again."""
 
 
 class KubernetesUnavailable(UnreachableError):
-    """No word of the server. `wait_s`: seconds after which it wants to be asked again; 0 = it named none."""
+    """No word of the server, or none that says what became of the request. `wait_s`: seconds after which it wants to
+    be asked again; 0 = it named none. `answered`: it did answer, and others may fare better."""
 
-    def __init__(self, problem: str, remedy: str = "", *, wait_s: float = 0.0) -> None:
+    def __init__(self, problem: str, remedy: str = "", *, wait_s: float = 0.0, answered: bool = False) -> None:
         super().__init__(problem, remedy)
         self.wait_s = wait_s
+        self.answered = answered
 
 
 class KubernetesSilent(KubernetesUnavailable):
@@ -58,6 +80,7 @@ class KubernetesUnreadable(KubernetesUnavailable):
 class StatusCause(msgspec.Struct, frozen=True):
     reason: str = ""
     message: str = ""
+    field: str = ""
 
 
 class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
@@ -92,4 +115,28 @@ def refusal(what: str, code: int, status: ApiStatus) -> KubernetesRefused:
         return KubernetesDenied(code, status.reason, problem, "Have a role that allows it bound to this user")
     if code == GONE or status.reason in ("Expired", "Gone"):
         return VersionExpired(code, status.reason, problem, "List again")
+    if code == 404:
+        return KubernetesGone(code, status.reason, problem)
+    if code == 409:
+        return _conflict(what, status, problem)
     return KubernetesRefused(code, status.reason, problem)
+
+
+def _conflict(what: str, status: ApiStatus, problem: str) -> KubernetesRefused:
+    causes = status.details.causes if status.details is not None else ()
+    owned = [f"{each.field} ({each.message})" for each in causes if each.reason == "FieldManagerConflict"]
+    if not owned:
+        return KubernetesStale(409, status.reason, problem, "Read it again")
+    return OwnedByAnother(
+        409,
+        status.reason,
+        f"{what}: another manager set what is to be changed: {', '.join(owned)[:MAX_SAID]}",
+        "Change it where that manager takes it from, or hand the field to the manager 'muster' (docs/kubernetes.md)",
+    )
+
+
+def eviction_blocked(what: str, status: ApiStatus) -> EvictionBlocked | None:
+    """The error where a 429 is a disruption budget's, and not a server's that has too much to do."""
+    causes = status.details.causes if status.details is not None else ()
+    said = [each.message for each in causes if each.reason == "DisruptionBudget"]
+    return EvictionBlocked(429, status.reason, f"{what}: {'; '.join(said)[:MAX_SAID]}") if said else None

@@ -3,7 +3,8 @@ they are told to.
 
 httpx is imported when a line is opened. Requests that change nothing are asked again where the server has too much to
 do (429, or 503 with Retry-After), as long as it says; what it refuses otherwise is an error of
-`engine.external.kubernetes.errors`. 401 has another proof fetched once, without holding up those who do not ask.
+`engine.external.kubernetes.errors`. What changes something is asked once: whether it was done, its caller looks. 401
+has another proof fetched once, without holding up those who do not ask.
 
 A line makes RATE requests a second at most, after a start of BURST at once, so that no fault here burdens the server.
 A server that is not heard of for SILENCE_S in a stream is taken for gone: bookmarks come each minute.
@@ -25,6 +26,7 @@ from engine.external.kubernetes.errors import (
     KubernetesSilent,
     KubernetesUnavailable,
     KubernetesUnreadable,
+    eviction_blocked,
     refusal,
     status_of,
 )
@@ -47,9 +49,25 @@ LARGEST_ANSWER = 1 << 30
 LARGEST_LINE = 64 << 20
 LARGEST_ERROR = 1 << 16
 USER_AGENT = "muster"
+DONE = frozenset([200, 201, 202])
 TOO_BUSY = frozenset([429, 503, 504])
 
 Query = Mapping[str, str]
+
+
+class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """`what` begins errors: "listing pods". `silence_s`: so long nothing may come."""
+
+    what: str
+    path: str
+    method: str = "GET"
+    query: Query | None = None
+    body: bytes | None = None
+    content_type: str = "application/json"
+    accept: str = "application/json"
+    silence_s: float
+    once: bool = False
+    """It changes something, and is not asked again by itself."""
 
 
 class RequestPacer:
@@ -152,34 +170,46 @@ class KubernetesTransport:
     def get(self, what: str, path: str, query: Query | None = None, *, accept: str = "application/json") -> bytes:
         """The body of an answer. `what` begins errors: "listing pods". Raises KubernetesRefused and
         KubernetesUnavailable, with what is below them."""
-        with self.stream(what, path, query, silence_s=READ_S, accept=accept) as stream:
-            return _whole(stream, what)
+        return self._read(ApiRequest(what=what, path=path, query=query, accept=accept, silence_s=READ_S))
 
     def post(self, what: str, path: str, body: object) -> bytes:
         """The body of an answer to a question that changes nothing, such as a review of access."""
-        with self.stream(what, path, None, silence_s=READ_S, body=msgspec.json.encode(body)) as stream:
-            return _whole(stream, what)
+        return self._read(
+            ApiRequest(what=what, path=path, method="POST", body=msgspec.json.encode(body), silence_s=READ_S)
+        )
+
+    def change(
+        self, what: str, method: str, path: str, body: object, query: Query, content_type: str = "application/json"
+    ) -> bytes:
+        """The answer to a request that changes something: asked once. Raises KubernetesRefused where it was not done,
+        and KubernetesUnavailable where nobody knows."""
+        return self._read(
+            ApiRequest(
+                what=what, path=path, method=method, query=query, body=msgspec.json.encode(body),
+                content_type=content_type, silence_s=READ_S, once=True,
+            )
+        )  # fmt: skip
+
+    def _read(self, request: ApiRequest) -> bytes:
+        with self._streamed(request) as stream:
+            return _whole(stream, request.what)
+
+    def stream(
+        self, what: str, path: str, query: Query | None, *, silence_s: float | None = None
+    ) -> contextlib.AbstractContextManager[LineStream]:
+        """An answer of 200 that is read as it comes. `silence_s`: so long nothing may come."""
+        return self._streamed(ApiRequest(what=what, path=path, query=query, silence_s=silence_s or self.silence_s))
 
     @contextlib.contextmanager
-    def stream(
-        self,
-        what: str,
-        path: str,
-        query: Query | None,
-        *,
-        silence_s: float | None = None,
-        body: bytes | None = None,
-        accept: str = "application/json",
-    ) -> Iterator[LineStream]:
-        """An answer of 200 that is read as it comes. `silence_s`: so long nothing may come."""
-        response = self._answered(what, path, query, silence_s or self.silence_s, body, accept)
-        stream = LineStream(response, what)
+    def _streamed(self, request: ApiRequest) -> Iterator[LineStream]:
+        response = self._answered(request)
+        stream = LineStream(response, request.what)
         with self._lock:
             self._streams.add(stream)
         try:
             with contextlib.closing(response):
                 if self.closed.is_set():
-                    raise _closed(what)
+                    raise _closed(request.what)
                 yield stream
         finally:
             with self._lock:
@@ -192,21 +222,19 @@ class KubernetesTransport:
 
     # -- one request --------------------------------------------------------------------------------------------------
 
-    def _answered(
-        self, what: str, path: str, query: Query | None, silence_s: float, body: bytes | None, accept: str
-    ) -> httpx.Response:
-        again, waits = True, 0
+    def _answered(self, request: ApiRequest) -> httpx.Response:
+        what, again, waits = request.what, True, 0
         while True:
             proof = self.credentials.proof()
-            response = self._sent(what, path, query, silence_s, body, accept, proof)
-            if response.status_code == 200 or response.status_code == 201:
+            response = self._sent(request, proof)
+            if response.status_code in DONE:
                 return response
             wait_s = _wait_s(response)
             with contextlib.closing(response), _told(what):
                 said = b"".join(_up_to(response, LARGEST_ERROR))
             if response.status_code == 401 and again and self.credentials.refused(proof):
-                again = False
-            elif response.status_code in TOO_BUSY and wait_s and waits < MAX_WAITS:
+                again = False  # what was not let in changed nothing
+            elif response.status_code in TOO_BUSY and wait_s and waits < MAX_WAITS and not request.once:
                 waits += 1
                 self.put_off += 1
                 if self.wait(min(wait_s, MAX_WAIT_S)):
@@ -214,35 +242,26 @@ class KubernetesTransport:
             else:
                 raise _error(what, response.status_code, said, wait_s)
 
-    def _sent(
-        self,
-        what: str,
-        path: str,
-        query: Query | None,
-        silence_s: float,
-        body: bytes | None,
-        accept: str,
-        proof: Proof,
-    ) -> httpx.Response:
+    def _sent(self, request: ApiRequest, proof: Proof) -> httpx.Response:
         import httpx
 
         if self.wait(self._pacer.take()):
-            raise _closed(what)
+            raise _closed(request.what)
         client = self._client_for(proof)
-        headers = [("Accept", accept), ("User-Agent", USER_AGENT), *proof.headers]
-        headers += [("Content-Type", "application/json")] if body is not None else []
+        headers = [("Accept", request.accept), ("User-Agent", USER_AGENT), *proof.headers]
+        headers += [("Content-Type", request.content_type)] if request.body is not None else []
         headers += [("Accept-Encoding", "identity")] if self.reach.cluster.disable_compression else []
-        request = client.build_request(
-            "GET" if body is None else "POST",
-            self.reach.cluster.server + path,
-            params=query,
-            content=body,
+        built = client.build_request(
+            request.method,
+            self.reach.cluster.server + request.path,
+            params=request.query,
+            content=request.body,
             headers=headers,
-            timeout=httpx.Timeout(silence_s, connect=CONNECT_S),
+            timeout=httpx.Timeout(request.silence_s, connect=CONNECT_S),
         )
         self.requests += 1
-        with _told(what):
-            return client.send(request, stream=True)
+        with _told(request.what):
+            return client.send(built, stream=True)
 
     def _client_for(self, proof: Proof) -> httpx.Client:
         """The client that shows the certificate of the proof; a new one where a plugin gave another."""
@@ -289,9 +308,13 @@ def _wait_s(response: httpx.Response) -> float:
 
 def _error(what: str, code: int, body: bytes, wait_s: float) -> Exception:
     status = status_of(body)
+    if code == 429 and (blocked := eviction_blocked(what, status)) is not None:
+        return blocked
     if code in TOO_BUSY or code >= 500:
         said = status.message or f"HTTP {code}"
-        return KubernetesUnavailable(f"{what}: the API server says: {said}", "It is tried again", wait_s=wait_s)
+        return KubernetesUnavailable(
+            f"{what}: the API server says: {said}", "It is tried again", wait_s=wait_s, answered=True
+        )
     if code < 400:
         return KubernetesUnreadable(f"{what}: an answer of HTTP {code} came", "Is it an API server of Kubernetes?")
     return refusal(what, code, status)

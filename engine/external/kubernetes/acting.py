@@ -1,0 +1,116 @@
+"""Abilities to act on a cluster, dry runs, and changes as files for those who keep their objects elsewhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from engine.external.kubernetes.capabilities import is_allowed
+from engine.external.kubernetes.change_requests import ChangeApi, ChangeRequest, ChangeStep, look, steps_of
+from engine.external.kubernetes.errors import EvictionBlocked
+from engine.external.kubernetes.job_manifests import MARK
+from engine.external.kubernetes.transport import KubernetesTransport
+from engine.model import commands as cmd
+from engine.model.errors import MusterError, RefusedError
+
+ActBy = Literal["api", "patch"]
+"""By requests to the API server, or by files that somebody else applies."""
+KUEUE_GROUP = "kueue.x-k8s.io"
+NEEDS: tuple[tuple[str, str, str, tuple[type[cmd.Command], ...]], ...] = (
+    ("patch", KUEUE_GROUP, "workloads", (cmd.Hold, cmd.Release)),
+    ("patch", KUEUE_GROUP, "clusterqueues", (cmd.HoldQueues, cmd.DrainQueues, cmd.OpenQueues, cmd.ChangeQueue)),
+    ("patch", "batch", "jobs", (cmd.Cancel, cmd.SetPriority)),
+    ("delete", "batch", "jobs", (cmd.Cancel,)),
+    ("patch", "", "nodes", (cmd.Cordon, cmd.Uncordon, cmd.TaintNodes, cmd.Drain)),
+    ("create", "", "pods/eviction", (cmd.Drain,)),
+)
+"""(verb, group, resource, the commands that need it). Who may create jobs is a matter of each namespace."""
+NO_FILE: tuple[type[cmd.Command], ...] = (cmd.Cancel, cmd.Drain)
+"""What no file of the wanted state can say."""
+MAX_REHEARSED = 50
+"""Steps of one act that are tried."""
+
+
+def lacks_of(line: KubernetesTransport, act_by: ActBy) -> dict[type[cmd.Command], str]:
+    """Commands for which there is no way to this cluster, and why. Raises KubernetesUnavailable, KubernetesRefused."""
+    if act_by == "patch":
+        return dict.fromkeys(NO_FILE, "a patch file cannot say it (--act-by=patch): use kubectl")
+    lacks: dict[type[cmd.Command], str] = {}
+    for verb, group, resource, commands in NEEDS:
+        if not is_allowed(line, verb, group, resource):
+            lacks |= dict.fromkeys(commands, f"this user may not {verb} {resource} (docs/kubernetes-act.yaml)")
+    return lacks
+
+
+def ways_of(lacks: Iterable[type[cmd.Command]], act_by: ActBy) -> dict[type[cmd.Command], str]:
+    way = "a patch file" if act_by == "patch" else "the API server"
+    return {command: way for command in cmd.CARRIED["kubernetes"] if command not in set(lacks)}
+
+
+def rehearse(api: ChangeApi, command: cmd.AnyCommand, token: str) -> tuple[str, ...]:
+    """Have the API server try it without doing it, so that its webhooks, policies and managers speak before anybody
+    votes; return what it says. Raises RefusedError with all that it refuses, and KubernetesUnavailable."""
+    lines, refused = [], []
+    steps = steps_of(command)
+    for step in steps[:MAX_REHEARSED]:
+        try:
+            lines.append(_rehearsed(api, step, token))
+        except EvictionBlocked as error:
+            lines.append(f"{error.problem}: it would wait")
+        except RefusedError as error:
+            refused.append(error.problem)
+    if refused:
+        raise RefusedError(f"the dry run is refused: {'; '.join(refused[:5])}", "Mend that first, or leave it out")
+    more = (f"{len(steps) - MAX_REHEARSED} more were not tried",) if len(steps) > MAX_REHEARSED else ()
+    return (*lines, *more)
+
+
+def _rehearsed(api: ChangeApi, step: ChangeStep, token: str) -> str:
+    seen = look(api, step, token)
+    if seen.standing != "to do":
+        return f"{seen.text}: nothing to do"
+    for request in seen.requests:
+        api.send(request, dry_run=True)
+    return f"{seen.text}; the API server would take the change"
+
+
+class PatchFiles:
+    """A folder of changes that were approved, one file for each intent."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def write(self, number: int, token: str, requests: Sequence[ChangeRequest]) -> Path:
+        """Write the file of an intent, unless it is there. Raises MusterError."""
+        path = self._folder / f"i{number}-{token.rpartition('-')[2][:8]}.yaml"
+        if path.exists():
+            return path
+        import yaml
+
+        heads = [f"# Muster intent i{number}, approved. Apply it, or merge it into your repository.\n"]
+        documents = [yaml.safe_dump(document, sort_keys=False) for document in _documents(requests)]
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            partial = path.with_suffix(".part")
+            partial.write_text("".join(heads) + "---\n".join(documents))
+            os.replace(partial, path)
+        except OSError as error:
+            raise MusterError(f"{path} cannot be written: {error.strerror}", "Is the folder writable?") from None
+        return path
+
+
+def _documents(requests: Iterable[ChangeRequest]) -> Iterator[object]:
+    """The wanted state alone: whose version it was, and our mark, are of no use to who applies it."""
+    for request in requests:
+        document = msgspec.json.decode(msgspec.json.encode(request.body))
+        about = document["metadata"]
+        about.pop("uid", None)
+        about.pop("resourceVersion", None)
+        about["annotations"].pop(MARK, None)
+        if not about["annotations"]:
+            del about["annotations"]
+        yield document
