@@ -539,7 +539,7 @@ def _refuse_impossible(
 def _refuse_too_many(state: State) -> None:
     if len(state.intents.open) >= MAX_OPEN:
         raise RefusedError(
-            f"{len(state.intents.open):,} intents wait to be carried",
+            f"{len(state.intents.open):,} intents wait for {state.settings.decided_by.capitalize()}",
             "Check them: muster slurm intents; then try again",
         )
 
