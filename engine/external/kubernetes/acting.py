@@ -11,8 +11,8 @@ import msgspec
 
 from engine.external.kubernetes.capabilities import is_allowed
 from engine.external.kubernetes.change_requests import ChangeApi, ChangeRequest, ChangeStep, look, steps_of
-from engine.external.kubernetes.errors import EvictionBlocked
-from engine.external.kubernetes.job_manifests import MARK
+from engine.external.kubernetes.errors import EvictionBlocked, KubernetesStale
+from engine.external.kubernetes.job_manifests import APPLIED_MARK, MARK
 from engine.external.kubernetes.transport import KubernetesTransport
 from engine.model import commands as cmd
 from engine.model.errors import MusterError, RefusedError
@@ -33,6 +33,7 @@ NO_FILE: tuple[type[cmd.Command], ...] = (cmd.Cancel, cmd.Drain)
 """What no file of the wanted state can say."""
 MAX_REHEARSED = 50
 """Steps of one act that are tried."""
+MAX_STALE = 5
 
 
 def lacks_of(line: KubernetesTransport, act_by: ActBy) -> dict[type[cmd.Command], str]:
@@ -70,11 +71,18 @@ def rehearse(api: ChangeApi, command: cmd.AnyCommand, token: str) -> tuple[str, 
 
 
 def _rehearsed(api: ChangeApi, step: ChangeStep, token: str) -> str:
-    seen = look(api, step, token)
-    if seen.standing != "to do":
-        return f"{seen.text}: nothing to do"
-    for request in seen.requests:
-        api.send(request, dry_run=True)
+    """Objects change all the time: one that did between reading and trying is read again."""
+    for left in reversed(range(MAX_STALE)):
+        seen = look(api, step, token)
+        if seen.standing != "to do":
+            return f"{seen.text}: nothing to do"
+        try:
+            for request in seen.requests:
+                api.send(request, dry_run=True)
+            break
+        except KubernetesStale:
+            if not left:
+                raise
     return f"{seen.text}; the API server would take the change"
 
 
@@ -110,7 +118,8 @@ def _documents(requests: Iterable[ChangeRequest]) -> Iterator[object]:
         about = document["metadata"]
         about.pop("uid", None)
         about.pop("resourceVersion", None)
-        about["annotations"].pop(MARK, None)
+        for mark in (MARK, APPLIED_MARK):
+            about["annotations"].pop(mark, None)
         if not about["annotations"]:
             del about["annotations"]
         yield document

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import msgspec
 
 from engine.external.kubernetes.errors import KubernetesGone, KubernetesUnreadable
-from engine.external.kubernetes.job_manifests import MARK, PRIORITY, job_manifest, job_name
+from engine.external.kubernetes.job_manifests import APPLIED_MARK, MARK, PRIORITY, job_manifest, job_name
 from engine.external.kubernetes.names import QueueName, node_name, queue_name, workload_name
 from engine.external.kubernetes.queue_quotas import changed_groups
 from engine.external.kubernetes.transport import KubernetesTransport
@@ -157,9 +157,13 @@ class ChangeApi:
 
     def send(self, request: ChangeRequest, *, dry_run: bool = False) -> None:
         """Raises KubernetesRefused where it was not done, KubernetesUnavailable where nobody knows."""
-        query = {"fieldManager": MANAGER} if request.method != "DELETE" else {}
-        query |= dict(request.query) | ({"dryRun": "All"} if dry_run else {})
-        self._line.change(request.what, request.method, request.path, request.body, query, request.content_type)
+        query = dict(request.query) | ({"dryRun": "All"} if dry_run else {})
+        body = dict(request.body)
+        if request.method != "DELETE":
+            query["fieldManager"] = MANAGER
+        elif dry_run:
+            body["dryRun"] = ["All"]  # with a body, a DELETE passes its query over
+        self._line.change(request.what, request.method, request.path, body, query, request.content_type)
 
 
 def look(api: ChangeApi, step: ChangeStep, token: str) -> StepReading:
@@ -306,7 +310,7 @@ def _look_at_quota(step: ChangeStep, name: QueueName, path: str, queue: Raw, tok
     body = {
         "apiVersion": queue["apiVersion"],
         "kind": name.kind,
-        "metadata": _same(queue) | {"annotations": {MARK: _mark(queue, token)}},
+        "metadata": _same(queue) | {"annotations": {APPLIED_MARK: _mark(queue, token, APPLIED_MARK)}},
         "spec": _applied(queue) | {"resourceGroups": wanted},
     }
     request = ChangeRequest(
@@ -430,22 +434,26 @@ def _same(read: Raw) -> dict[str, Any]:
     return {name: about[name] for name in ("name", "namespace", "uid", "resourceVersion") if name in about}
 
 
-def _mark(read: Raw, token: str) -> str:
+def _mark(read: Raw, token: str, key: str = MARK) -> str:
     """The token, with a number if the object has it already."""
-    now = _mark_of(read)
-    if not _is_ours(read, token):
+    now = _mark_of(read, key)
+    if not _carries(now, token):
         return token
     number = now.removeprefix(token).removeprefix(".")
     return f"{token}.{int(number or 1) + 1}"
 
 
-def _mark_of(read: Raw) -> str:
-    return str(read["metadata"].get("annotations", {}).get(MARK, ""))
+def _mark_of(read: Raw, key: str) -> str:
+    return str(read["metadata"].get("annotations", {}).get(key, ""))
 
 
 def _is_ours(read: Raw, token: str) -> bool:
-    """Anybody who may write annotations can write this one: it decides nothing but words."""
-    return re.fullmatch(rf"{re.escape(token)}(\.\d{{1,6}})?", _mark_of(read)) is not None
+    """Anybody who may write annotations can write these: they decide nothing but words."""
+    return any(_carries(_mark_of(read, key), token) for key in (MARK, APPLIED_MARK))
+
+
+def _carries(mark: str, token: str) -> bool:
+    return re.fullmatch(rf"{re.escape(token)}(\.\d{{1,6}})?", mark) is not None
 
 
 def _is(read: Raw, condition: str) -> bool:

@@ -15,6 +15,8 @@ from engine.model.specs import TaskGroup, WorkloadSpec
 
 MARK = "muster.dev/intent"
 """Annotation: the token of the intent that wrote an object last."""
+APPLIED_MARK = "muster.dev/applied-intent"
+"""The same of what was applied: an annotation that patches have written could not be applied without a conflict."""
 WORKLOAD = "muster.dev/workload"
 """Annotation of a job: the id under which it was asked for."""
 QUEUE = "kueue.x-k8s.io/queue-name"

@@ -144,6 +144,23 @@ def test_a_submission_that_the_server_does_not_take_is_refused_in_its_words(
     assert "no-such-namespace" in text
 
 
+def test_a_rehearsal_changes_nothing(room: KubernetesRoom, queue: KueueQueue, admin: Admin) -> None:
+    queue.job("stays")
+    until(lambda: len(queue.pods("stays")) == 1 and queue.pods("stays")[0]["spec"].get("nodeName"))
+    before = queue.jobs()["stays"]["metadata"], {each["metadata"]["uid"] for each in queue.pods("stays")}
+    (pod,) = queue.pods("stays")
+    said = rehearse(room.api, cmd.Cancel(ids=(queue.id_of("stays"),)), "1-0")
+    assert "would take the change" in said[0]
+    assert "to evict" in rehearse(room.api, cmd.Drain(ids=(pod["spec"]["nodeName"],)), "1-0")[1]
+    rehearse(room.api, cmd.Submit(workloads=(queue.spec("new"),)), "1-0")
+    now = queue.jobs()
+    assert set(now) == {"stays"}
+    assert "deletionTimestamp" not in now["stays"]["metadata"]
+    assert now["stays"]["metadata"].get("annotations") == before[0].get("annotations")
+    assert {each["metadata"]["uid"] for each in queue.pods("stays")} == before[1]
+    assert not admin.do("GET", f"/api/v1/nodes/{pod['spec']['nodeName']}")["spec"].get("unschedulable")
+
+
 # -- queues -----------------------------------------------------------------------------------------------------------
 
 
