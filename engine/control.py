@@ -104,6 +104,7 @@ class Engine:
         self._model = model
         if model:
             state.outside.forget()
+            state.held_quota.release(state)
         self.acts = False
         """True if a scheduler that decides the cell may be asked for anything."""
         self.lacks: Mapping[type[Command], str] = {}

@@ -32,11 +32,23 @@ class UnsupportedCounts:
         self._counts: dict[str, int] = {}
         self._examples: dict[str, list[str]] = {}
 
-    def note(self, text: str, example: str) -> None:
-        self._counts[text] = self._counts.get(text, 0) + 1
+    def note(self, text: str, example: str, count: int = 1) -> None:
+        """`example` may be empty."""
+        self._counts[text] = self._counts.get(text, 0) + count
         examples = self._examples.setdefault(text, [])
-        if len(examples) < MAX_EXAMPLES and example not in examples:
+        if example and len(examples) < MAX_EXAMPLES and example not in examples:
             examples.append(example)
+
+    def add(self, other: UnsupportedCounts) -> None:
+        """Count what another has counted as well."""
+        for text, count in other._counts.items():
+            for example in other._examples[text] or ("",):
+                self.note(text, example, 0)
+            self._counts[text] += count
+
+    @property
+    def any(self) -> bool:
+        return bool(self._counts)
 
     def all(self) -> tuple[LeftOut, ...]:
         found = (

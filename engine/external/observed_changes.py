@@ -24,6 +24,7 @@ from engine.capacity.devices import closest
 from engine.command_checks import check
 from engine.external.kubernetes.job_manifests import check_job as check_kueue_job
 from engine.external.slurm.job_requests import check as check_slurm_job
+from engine.external.task_bindings import bindings, held_tasks, loads_event, shown_tasks
 from engine.model import commands as cmd
 from engine.model import events as ev
 from engine.model import external_cells as seen
@@ -83,6 +84,9 @@ class ObservationFold:
         for group in _grouped(self._command.seen):
             if isinstance(group[0], seen.NodeSeen):
                 yield from self._nodes([each for each in group if isinstance(each, seen.NodeSeen)])
+                continue
+            if isinstance(group[0], seen.NodeLoadSeen):
+                yield from self._loads([each for each in group if isinstance(each, seen.NodeLoadSeen)])
                 continue
             for each in group:
                 try:
@@ -169,6 +173,13 @@ class ObservationFold:
         for boot_ms, rows in told.items():
             yield ev.BootsTold(array("i", rows).tobytes(), boot_ms)
 
+    def _loads(self, group: list[seen.NodeLoadSeen]) -> Iterator[ev.AnyEvent]:
+        row_of = self._state.capacity.row_of
+        known = [(row_of[each.node], each.resources, each.pods) for each in group if each.node in row_of]
+        if known:
+            self.changed |= dict.fromkeys(each.node for each in group)
+            yield loads_event(self._state, known, self.note)
+
     def _added(self, new: list[NodeSpec]) -> Iterator[ev.AnyEvent]:
         """All of them at once; where one is not sound, those that are."""
         try:
@@ -186,6 +197,7 @@ class ObservationFold:
         return (
             pool.name == node.pool
             and capacity.labels_of(row) == pool.labels | node.labels
+            and set(capacity.taints_of(row)) == {*pool.taints, *node.taints}
             and all(
                 not getattr(node, level) or capacity.places.names[getattr(capacity, level)[row]] == getattr(node, level)
                 for level in ("region", "zone", "block", "rack", "nvlink")
@@ -213,6 +225,10 @@ class ObservationFold:
         elif queues.specs[known] != spec and queues.specs[known].parent == spec.parent:
             self.changed[spec.name] = None
             yield ev.QueueChanged(df.canonical(spec))
+        elif queues.specs[known].parent != spec.parent:
+            self.note(
+                f"queue '{spec.name}' went to another cohort, '{spec.parent or 'none'}': make a new cell for that"
+            )
         mode = QueueMode.OPEN if each.open else QueueMode.HELD
         if queues.mode[known] != mode:
             self.changed[spec.name] = None
@@ -263,7 +279,12 @@ class ObservationFold:
             # Time limits are changed while work runs, too.
             yield ev.Reestimated(row, spec.estimate_ms)
             self.changed[spec.id] = None
+        reserves = _shares(each)
+        if len(reserves) < len(self._state.held_quota.of.get(row, ())):
+            yield ev.QuotaHeld(row, reserves)
         yield from self._towards(row, each)
+        if self._state.held_quota.of.get(row, ()) != reserves:
+            yield ev.QuotaHeld(row, reserves)
         if self._state.outside.word_of(row) != each.word:
             self._words.append((row, each.word))
         if not WorkloadState(w.state[row]).terminal and self._state.caps.draws(row) != each.draws:
@@ -317,6 +338,8 @@ class ObservationFold:
             self.changed[spec.id] = None
         queue = state.queues.row_of.get(spec.queue)
         if queue is not None and queue != w.queue[row]:
+            if row in state.held_quota.of:
+                yield ev.QuotaHeld(row, ())
             yield ev.MovedToQueue(row, queue)
             self.changed[spec.id] = None
         to = w.priority_of.get(spec.priority_class)
@@ -385,9 +408,11 @@ class ObservationFold:
 
     def _hold(self, row: int, each: seen.WorkloadSeen) -> Iterator[ev.AnyEvent]:
         state, w = self._state, self._state.workloads
-        if not state.is_bound(row):
+        if state.is_bound(row):
+            yield from self._moved(row, each)
+        else:
             if not each.holds:
-                raise SpecError(f"workload '{each.spec.id}'", "runs, but Slurm does not say where", "")
+                raise SpecError(f"workload '{each.spec.id}'", "runs, but it is not known where", "")
             yield from self._queued(row)
             groups, placements = self._claims(row, each)
             if groups != w.class_at(row).groups:
@@ -406,9 +431,24 @@ class ObservationFold:
             if each.started_ms:
                 yield ev.Dated(row, wl.RUNNING, min(each.started_ms, self._now_ms))
 
+    def _moved(self, row: int, each: seen.WorkloadSeen) -> Iterator[ev.AnyEvent]:
+        """Yield the change of tasks that come, end and move while their workload goes on."""
+        if not any(held.group for held in each.holds):
+            return
+        if shown_tasks(each.holds) != held_tasks(self._state, row):
+            found = bindings(self._state, row, each.spec.groups, each.holds, self.note)
+            if found is not None:
+                self.changed[each.spec.id] = None
+                yield ev.Rebound(row, *found)
+
     def _claims(self, row: int, each: seen.WorkloadSeen) -> tuple[tuple[TaskGroup, ...], tuple[ev.GroupPlacement, ...]]:
         """Return the workload's holdings as task groups of equal shares with their placements, and no more than there
         is."""
+        if any(held.group for held in each.holds):
+            found = bindings(self._state, row, each.spec.groups, each.holds, self.note)
+            if found is None:
+                raise SpecError(f"workload '{each.spec.id}'", "runs on nodes that are not known", "")
+            return found
         capacity = self._state.capacity
         base = each.spec.groups[0]
         by_share: dict[Resources, list[tuple[int, int]]] = {}
@@ -480,6 +520,8 @@ class ObservationFold:
         row = self._state.workloads.row_of.get(name)
         if row is not None and not WorkloadState(self._state.workloads.state[row]).terminal:
             self.changed[name] = None
+            if row in self._state.held_quota.of:
+                yield ev.QuotaHeld(row, ())
             yield ev.Vanished(row)
 
     def _said(self) -> Iterator[ev.AnyEvent]:
@@ -488,6 +530,10 @@ class ObservationFold:
             for row, _ in said:
                 self.changed[self._state.workloads.ids[row]] = None
             yield ev.OutsideSaid(array("i", [row for row, _ in said]).tobytes(), tuple(word for _, word in said))
+
+
+def _shares(each: seen.WorkloadSeen) -> tuple[tuple[str, tuple[int, int, int, int]], ...]:
+    return tuple((share.pool, share.resources.vector()) for share in each.reserves)
 
 
 def _grouped(told: tuple[seen.AnySeen, ...]) -> Iterator[tuple[seen.AnySeen, ...]]:

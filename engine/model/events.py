@@ -518,6 +518,34 @@ class CapsTold(Event, frozen=True, array_like=True, gc=False, tag=88):
     """The use of each workload from now on."""
 
 
+class NodeLoadsTold(Event, frozen=True, array_like=True, gc=False, tag=100):
+    """What runs on nodes and is no work of any queue: from now on all there is of it."""
+
+    nodes: bytes
+    """int32 node rows."""
+    loads: bytes
+    """int64, five of each node: milli-CPU, MiB of memory, bit mask of devices, MiB of disk, pods."""
+
+
+class Rebound(Event, frozen=True, array_like=True, gc=False, tag=101):
+    """A workload that is on nodes has other tasks than before, as its scheduler shows them: some came, ended or moved.
+    It goes on."""
+
+    row: int
+    asks: tuple[TaskGroup, ...]
+    """Its task groups from now on."""
+    groups: tuple[GroupPlacement, ...]
+    """All of its tasks."""
+
+
+class QuotaHeld(Event, frozen=True, array_like=True, gc=False, tag=102):
+    """Quota that a workload has been given for tasks that are on no node, in place of what it had so."""
+
+    row: int
+    shares: tuple[tuple[str, tuple[int, int, int, int]], ...]
+    """(pool, or empty for all pools together; quantities in the order of RESOURCES)."""
+
+
 class RunsTold(Event, frozen=True, array_like=True, gc=False, tag=89):
     """Run times from before the cell looked on, from the accounting of the scheduler that decides: all that are known
     of it now.
@@ -730,6 +758,9 @@ AnyEvent = (
     | Dated
     | Parked
     | Vanished
+    | NodeLoadsTold
+    | Rebound
+    | QuotaHeld
     | OutsideSaid
     | Reestimated
     | BootsTold

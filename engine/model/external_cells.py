@@ -98,13 +98,31 @@ class ReservationGone(Spec, frozen=True, kw_only=True, tag_field="seen", tag="re
     name: str
 
 
+class NodeLoadSeen(Spec, frozen=True, kw_only=True, tag_field="seen", tag="node-load"):
+    """What runs on a node and is no work of any queue, all together."""
+
+    node: str
+    resources: Resources = Resources()
+    pods: int = 0
+
+
 class Holding(Spec, frozen=True, kw_only=True):
-    """The resources of a workload on one node."""
+    """The resources of a workload on one node. With a `group`: of each of `count` tasks of that task group, which may
+    move while it runs; without: of its only task there, which does not."""
 
     node: str
     resources: Resources
     devices: tuple[int, ...] = ()
     """Indexes of its devices there; empty where it is not known which."""
+    group: str = ""
+    count: int = 1
+
+
+class QuotaShare(Spec, frozen=True, kw_only=True):
+    """Quota of a pool; of all pools together where `pool` is empty."""
+
+    pool: str = ""
+    resources: Resources
 
 
 class WorkloadSeen(Spec, frozen=True, kw_only=True, tag_field="seen", tag="workload"):
@@ -128,6 +146,8 @@ class WorkloadSeen(Spec, frozen=True, kw_only=True, tag_field="seen", tag="workl
     """The reason why it waits, or ended, in the scheduler's words."""
     draws: tuple[tuple[str, int], ...] = ()
     """Caps that count it while it runs, by name, and how much of each it takes."""
+    reserves: tuple[QuotaShare, ...] = ()
+    """Quota that it has been given for tasks that are on no node yet."""
 
 
 class WorkloadGone(Spec, frozen=True, kw_only=True, tag_field="seen", tag="workload-gone"):
@@ -153,6 +173,7 @@ AnySeen = (
     PoolSeen
     | NodeSeen
     | NodeGone
+    | NodeLoadSeen
     | QueueSeen
     | PriorityClassSeen
     | ReservationSeen

@@ -25,6 +25,7 @@ from engine.model.specs import NodeSpec, NodeState, QueueMode, QueueSpec, Reserv
 from engine.state import workloads as wl
 from engine.state.allocations import NONE
 from engine.state.machines import OrderState
+from engine.state.mirrored_cell import charge_held, forget_load
 from engine.state.pending_work import Cause
 from engine.state.queue_tree import DAY_MS
 from engine.state.timers import Timer
@@ -156,9 +157,12 @@ def charges_following(state: State, specs: tuple[QueueSpec, ...]) -> Iterator[No
         return
     bound = [row for row in range(len(state.workloads.ids)) if state.is_bound(row)]
     before = [state.charge_of(row) for row in bound]
+    held = {row: charge_held(state, row) for row in state.held_quota.of}
     yield
     for row, charge in zip(bound, before, strict=True):
         state.shift_charge(row, charge)
+    for row, charge in held.items():
+        state.queues.shift(state.workloads.queue[row], charge, charge_held(state, row), state.now_ms)
 
 
 def queue_mode_set(state: State, event: ev.QueueModeSet) -> None:
@@ -249,6 +253,7 @@ def nodes_changed(state: State, event: ev.NodesChanged) -> None:
         if state.capacity.state[node] == NodeState.BOOTING:
             state.orders.booting[state.capacity.order[node]] -= 1
         if to == NodeState.REMOVED:
+            forget_load(state, node)
             state.ledger.count_nodes(state, state.capacity.pool[node], -1)
         state.capacity.set_state(node, to, state.now_ms)
         if to == NodeState.REMOVED and state.capacity.booking[node] != OPEN:

@@ -21,7 +21,7 @@ from engine.capacity.task_shapes import Company, Shape
 from engine.model import events as ev
 from engine.model.columns import Rows, Table, canonical, view
 from engine.model.specs import ArraySpec, NodeState, Policy, Settings, WorkloadSpec, WorkloadState
-from engine.state import allocations, budgets, external_cell, timers, work_changes
+from engine.state import allocations, budgets, external_cell, mirrored_cell, timers, work_changes
 from engine.state import cell_changes as fold_nodes
 from engine.state import workloads as wl
 from engine.state.allocations import NONE, Allocations, RequestColumns
@@ -31,6 +31,7 @@ from engine.state.demand import PoolSizing, Replicas
 from engine.state.external_cell import Caps, Outside, PastRuns
 from engine.state.ledger import Ledger
 from engine.state.machines import Failures, Orders, Usage, usage_of
+from engine.state.mirrored_cell import HeldQuota, NodeLoads
 from engine.state.pending_work import STOPPED, Cause, Key, Pending, Reconsider
 from engine.state.queue_tree import DAY_MS, Charge, QueueTree, Vector
 from engine.state.timers import Downtimes, Timers, turns_at
@@ -72,6 +73,8 @@ class State(Table):
         self.outside = Outside()
         self.past = PastRuns()
         self.caps = Caps()
+        self.loads = NodeLoads()
+        self.held_quota = HeldQuota()
         self.downtimes = Downtimes()
         self.derive_all()
 
@@ -171,6 +174,8 @@ class State(Table):
             ("outside", self.outside),
             ("past", self.past),
             ("caps", self.caps),
+            ("loads", self.loads),
+            ("held_quota", self.held_quota),
             ("downtimes", self.downtimes),
         )
 
@@ -585,7 +590,7 @@ class State(Table):
         self.ledger.stop(self, row)
         self.ledger.end_attempt(row)
         rows = list(self.allocations.of_workload(w.first_allocation[row]))
-        self._unbind(row, rows)
+        self.unbind(row, rows)
         w.first_allocation[row] = NONE
         w.tasks[row] = 0
         w.preempting[row] = NONE
@@ -601,7 +606,8 @@ class State(Table):
         self.queues.give_back(w.queue[row], charge, self.now_ms)
         self._count_bound(row, -1)
 
-    def _unbind(self, row: int, rows: list[int]) -> None:
+    def unbind(self, row: int, rows: list[int]) -> None:
+        """Give back the capacity of these allocations of the workload."""
         for group, shape in enumerate(self.workloads.class_at(row).shapes):
             mine = [a for a in rows if self.allocations.group[a] == group]
             if allocations.worth_shifting(shape, view(self.allocations.node)[mine]):
@@ -631,16 +637,8 @@ class State(Table):
     # -- elastic ------------------------------------------------------------------------------------------------------
 
     def shift_charge(self, row: int, before: Charge) -> None:
-        """Charge what the workload costs now instead of what it cost before: the difference alone, because a new
-        charge could begin a burst."""
-        queue = self.workloads.queue[row]
-        change = dict(self.charge_of(row))
-        for slot, quantity in before:
-            change[slot] = change.get(slot, 0) - quantity
-        less = tuple((slot, -quantity) for slot, quantity in sorted(change.items()) if quantity < 0)
-        more = tuple((slot, quantity) for slot, quantity in sorted(change.items()) if quantity > 0)
-        self.queues.give_back(queue, less, self.now_ms, workloads=0)
-        self.queues.charge(queue, more, self.now_ms, workloads=0)
+        """Charge what the workload costs now instead of what it cost before."""
+        self.queues.shift(self.workloads.queue[row], before, self.charge_of(row), self.now_ms)
 
     # -- stopped and started again ------------------------------------------------------------------------------------
 
@@ -803,6 +801,9 @@ _APPLY: dict[type[Any], Callable[[State, Any], None]] = {
     ev.BootsTold: external_cell.boots_told,
     ev.RunsTold: external_cell.runs_told,
     ev.CapsTold: external_cell.caps_told,
+    ev.NodeLoadsTold: mirrored_cell.node_loads_told,
+    ev.Rebound: mirrored_cell.rebound,
+    ev.QuotaHeld: mirrored_cell.quota_held,
     ev.Intended: external_cell.intended,
     ev.IntentAccepted: external_cell.accepted,
     ev.IntentSent: external_cell.sent,

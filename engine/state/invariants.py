@@ -13,6 +13,7 @@ from engine.model.columns import Rows, view
 from engine.model.specs import RESOURCES, NodeState, WorkloadState
 from engine.state.allocations import RequestColumns
 from engine.state.cell_state import BOUND, State
+from engine.state.mirrored_cell import charge_held
 from engine.state.workloads import NONE
 
 NAMED = 3
@@ -51,6 +52,8 @@ def _of_nodes(state: State, requests: RequestColumns) -> list[str]:
     for resource, column in columns.items():
         quantity = view(requests.by_resource[resource])[entry] * count
         used = np.bincount(node, weights=quantity, minlength=len(pool)).astype(np.int64)
+        for loaded, load in state.loads.of.items():
+            used[loaded] += load[resource]
         free = have[pool, resource] * there - used
         found += _named(f"free {RESOURCES[resource]} is not what is left of", free != view(column), capacity.node_ids)
         found += _named(f"more {RESOURCES[resource]} is used than there is on", free < 0, capacity.node_ids)
@@ -98,6 +101,10 @@ def _of_quota(state: State, requests: RequestColumns) -> list[str]:
         for leaf in np.flatnonzero(leaves).tolist():
             for vertex in q.path[leaf]:
                 used[vertex, resource] += leaves[leaf]
+    for row in state.held_quota.of:
+        for slot, quantity in charge_held(state, row):
+            for vertex in q.path[w.queue[row]] if slot < len(RESOURCES) else ():
+                used[vertex, slot] += quantity
     found = []
     for vertex, spec in enumerate(q.specs):
         if used[vertex].tolist() != list(q.used[vertex * q.slots : vertex * q.slots + len(RESOURCES)]):

@@ -574,6 +574,16 @@ class QueueTree(Table):
                     if local[i]:
                         rest = min(rest, max(0, have - local[i]))
 
+    def shift(self, queue: int, before: Charge, after: Charge, now_ms: int) -> None:
+        """Charge the one instead of the other: the difference alone, because a new charge could begin a burst."""
+        change = dict(after)
+        for slot, quantity in before:
+            change[slot] = change.get(slot, 0) - quantity
+        less = tuple((slot, -quantity) for slot, quantity in sorted(change.items()) if quantity < 0)
+        more = tuple((slot, quantity) for slot, quantity in sorted(change.items()) if quantity > 0)
+        self.give_back(queue, less, now_ms, workloads=0)
+        self.charge(queue, more, now_ms, workloads=0)
+
     def give_back_many(
         self,
         queues: Numbers,

@@ -252,6 +252,15 @@ class RequeueState(ObjectPart, frozen=True):
     requeue_at: datetime | None = None
 
 
+class EvictionCount(ObjectPart, frozen=True):
+    reason: str = ""
+    count: int = 0
+
+
+class SchedulingStats(ObjectPart, frozen=True):
+    evictions: tuple[EvictionCount, ...] = ()
+
+
 class WorkloadStatus(ObjectPart, frozen=True):
     conditions: tuple[Condition, ...] = ()
     admission: KueueAdmission | None = None
@@ -260,6 +269,7 @@ class WorkloadStatus(ObjectPart, frozen=True):
     requeue_state: RequeueState | None = None
     unhealthy_nodes: tuple[NamedObject, ...] = ()
     cluster_name: str = ""
+    scheduling_stats: SchedulingStats = SchedulingStats()
 
 
 class Workload(KubernetesObject, frozen=True):
