@@ -28,7 +28,7 @@ from engine.external.kubernetes.queue_mapping import QueueMapping
 from engine.external.kubernetes.reflector import ReflectorReport
 from engine.external.kubernetes.resources import ResourceReader
 from engine.external.kubernetes.transport import KubernetesTransport
-from engine.external.kubernetes.workload_mapping import NOT_READ, ClusterFacts, PodRecord, WorkloadMapping
+from engine.external.kubernetes.workload_mapping import ENDS, NOT_READ, ClusterFacts, PodRecord, WorkloadMapping
 from engine.external.mirror_passes import AT_ONCE, Call, MirrorPass, live_of, observe
 from engine.external.mirror_report import LeftOut, UnsupportedCounts
 from engine.model import external_cells as seen
@@ -231,7 +231,8 @@ class ClusterMirror:
             if fact is None:
                 continue
             told = self._workloads.get(uid)
-            fact = fact if told is None or pods else between_pods(told, fact)
+            if told is not None and not any(pod.said for pod in pods):
+                fact = between_pods(told, fact)
             if fact != told or uid in self._again:
                 facts.append(fact)
                 self._workloads[uid] = fact
@@ -253,7 +254,7 @@ class ClusterMirror:
         for uid in [uid for uid in self._workloads if uid not in every]:
             told = self._workloads.pop(uid)
             self._left.pop(uid, None)
-            if told.phase not in ("finished", "failed"):
+            if told.phase not in ENDS:
                 found.append(
                     msgspec.structs.replace(told, phase="cancelled", holds=(), reserves=(), ended_ms=now_ms, cause="")
                 )
@@ -310,8 +311,8 @@ class ClusterMirror:
 
 
 def between_pods(told: seen.WorkloadSeen, fact: seen.WorkloadSeen) -> seen.WorkloadSeen:
-    """While the last pods of an admitted workload have ended and no others have come, it stays where it was: as a rule
-    its end is about to be told."""
+    """While the last pods of an admitted workload have ended and the next have not come, nor the scheduler has tried
+    to place them, it stays where it was: as a rule its end, or theirs, is about to be told."""
     if fact.phase == "queued" and fact.reserves and told.holds and told.started_ms == fact.started_ms:
         return msgspec.structs.replace(fact, phase=told.phase, holds=told.holds, reserves=told.reserves, word=told.word)
     return fact

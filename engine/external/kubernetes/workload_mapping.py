@@ -48,7 +48,9 @@ MAX_WORD = 300
 NOT_READ = LeftOut(
     text="affinity, topology spread, volumes and claims of devices (DRA) are not read", count=0, examples=()
 )
-SUCCEEDED = ("Succeeded", "JobFinished")
+_ENDED: dict[str, seen.Phase] = {"Succeeded": "finished", "JobFinished": "finished", "Failed": "failed"}
+"""Reason of Kueue for an end; any other is the end of its owner, such as its deletion."""
+ENDS = ("finished", "failed", "cancelled")
 _EVICTED = {
     "PodsReadyTimeout": "not confirmed", "ClusterQueueStopped": "queue drained", "LocalQueueStopped": "queue drained",
     "Deactivated": "asked", "InactiveWorkload": "asked", "NodeFailures": "node lost",
@@ -125,7 +127,7 @@ class WorkloadMapping:
             phase=phase,
             submitted_ms=_ms(workload.metadata.creation_timestamp),
             started_ms=_ms(since(workload, "Admitted")) or _ms(since(workload, "QuotaReserved")),
-            ended_ms=_ms(finished.last_transition_time) if phase in ("finished", "failed") and finished else 0,
+            ended_ms=_ms(finished.last_transition_time) if phase in ENDS and finished else 0,
             wake_ms=_requeue_ms(workload) if phase == "waiting" else -1,
             restarts=sum(each.count for each in workload.status.scheduling_stats.evictions),
             holds=holds,
@@ -302,7 +304,7 @@ def since(workload: Workload, kind: str) -> datetime | None:
 def phase_of(workload: Workload, pods: Iterable[PodRecord], now_s: float) -> seen.Phase:
     finished = condition(workload, "Finished")
     if finished is not None and finished.status == "True":
-        return "finished" if finished.reason in SUCCEEDED else "failed"
+        return _ENDED.get(finished.reason, "cancelled")
     if condition_is(workload, "QuotaReserved"):
         bound = [pod for pod in pods if pod.node]
         if not bound:
@@ -316,7 +318,7 @@ def phase_of(workload: Workload, pods: Iterable[PodRecord], now_s: float) -> see
 def word_of(workload: Workload, phase: seen.Phase) -> str:
     """Kueue's own reason and message for the state that it is in."""
     found = waiting_condition(workload) if phase in ("queued", "waiting", "held") else None
-    if phase in ("finished", "failed"):
+    if phase in ENDS:
         found = condition(workload, "Finished")
     return f"{found.reason} {found.message}".strip()[:MAX_WORD] if found is not None else ""
 
