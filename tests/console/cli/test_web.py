@@ -7,6 +7,7 @@ import base64
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -157,6 +158,20 @@ async def test_the_console_is_used_in_a_browser(tab: Tab, address: str) -> None:
     assert not tab.problems
     if folder := os.environ.get("MUSTER_TEST_PICTURES"):
         (Path(folder) / "web.png").write_bytes(base64.b64decode(picture["data"]))
+
+
+@pytest.mark.thorough
+async def test_what_is_copied_is_in_the_clipboard_of_the_browser(tab: Tab, address: str) -> None:
+    origin = address.rpartition("/")[0].rpartition("/")[0]
+    allowed = ["clipboardReadWrite", "clipboardSanitizedWrite"]
+    await tab.do("Browser.grantPermissions", origin=origin, permissions=allowed)
+    await tab.do("Page.navigate", url=address + "?line=nodes+state%3Aready")
+    await tab.until("● ready")
+    await tab.type("yy")
+    await tab.until("copied")
+    read = await tab.do("Runtime.evaluate", expression="navigator.clipboard.readText()", awaitPromise=True)
+    assert re.fullmatch(r"[a-z0-9]+-\d{4}", read["result"]["value"])
+    assert not tab.problems
 
 
 @pytest.mark.thorough
