@@ -41,6 +41,7 @@ from engine.model import commands as cmd
 from engine.model import events as ev
 from engine.model.columns import view
 from engine.model.errors import RefusedError, SpecError, listed
+from engine.model.quantities import shortlist
 from engine.model.spec_parts import MAX_POOL_NODES
 from engine.model.specs import NodeState, ScalingSpec, WorkloadState, check_id, check_quantity, check_taints
 from engine.placement.gang_placement import after_loss
@@ -114,10 +115,9 @@ def _allow(state: State, ids: tuple[str, ...], allowed: tuple[WorkloadState, ...
     w = state.workloads
     wrong = [f"'{w.ids[r]}' is {WorkloadState(w.state[r]).label}" for r in rows if w.state[r] not in allowed]
     if wrong:
-        more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
         states = " or ".join(s.label for s in allowed)
         raise RefusedError(
-            f"cannot {what}: {', '.join(wrong[:5])}{more}", f"Only {states} workloads can be; leave out the others"
+            f"cannot {what}: {shortlist(wrong)}", f"Only {states} workloads can be; leave out the others"
         )
     return rows
 

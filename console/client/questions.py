@@ -34,7 +34,7 @@ from urllib.parse import quote
 import msgspec
 
 from engine.model.errors import RefusedError, SpecError
-from engine.model.specs import moment
+from engine.model.quantities import utc
 
 Method = Literal["GET", "POST", "DELETE"]
 Arguments = dict[str, Any]
@@ -285,7 +285,7 @@ AS_OF = "muster-as-of"
 
 def refuse_past(at_ms: int) -> RefusedError:
     """The error of any change as of an earlier time."""
-    return RefusedError(f"nothing can be changed as of {moment(at_ms)}", "That time is over; act on the cell as it is")
+    return RefusedError(f"nothing can be changed as of {utc(at_ms)}", "That time is over; act on the cell as it is")
 
 
 @functools.cache

@@ -18,13 +18,13 @@ from console.client.attach import connect
 from console.commands.show import which_engine, write_json, write_lines
 from console.text.guarded_streams import write_over
 from console.text.plain_tables import table
-from console.text.terminal_text import NONE, cut, duration, mebibytes, milli, money, printable, wrap
+from console.text.terminal_text import NONE, cut, duration, mebibytes, milli, printable, wrap
 from console.views.forecast import forecast_lines
 from console.views.sections import section_lines
 from console.views.suggestions import recommendation_lines, shell_line, suggestion_sections
 from console.views.what_if import dry_run_lines, eta_lines, outlook_lines, score_lines
 from engine.model.errors import RefusedError, SpecError, of_code
-from engine.model.quantities import duration_ms
+from engine.model.quantities import duration_ms, usd
 from engine.model.twin_queries import (
     MAX_HORIZON_MS,
     MAX_SEEDS,
@@ -242,7 +242,7 @@ def size_lines(report: SizingReport, *, every: bool = False) -> list[str]:
     saved = sum(max(kind.saved_microusd_hour, 0) for kind in report.kinds)
     unsure = sum(kind.confidence < 1 for kind in report.kinds)
     text = (
-        f"running work could give up {milli(cpu)} CPU and {mebibytes(memory)}, {money(saved)} an hour. "
+        f"running work could give up {milli(cpu)} CPU and {mebibytes(memory)}, {usd(saved)} an hour. "
         f"SEEN: 1 is a day of samples or ten runs; {unsure} of {len(report.kinds)} kinds have less and get no advice. "
         + (
             "New work is resized automatically."
@@ -282,7 +282,7 @@ def kind_rows(kind: SizedKind) -> list[list[str]]:
         [
             cut(printable(kind.kind), KIND), "cpu", known(cpu.asked, cores), known(cpu.p50, cores),
             known(cpu.p95, cores), known(cpu.recommended, cores), cores(kind.saved_cpu_milli) if kind.tasks else NONE,
-            money(kind.saved_microusd_hour) if kind.tasks else NONE, f"{min(kind.confidence, 99.0):.1f}",
+            usd(kind.saved_microusd_hour) if kind.tasks else NONE, f"{min(kind.confidence, 99.0):.1f}",
         ],
         [
             f"  {running_text(kind.tasks)}", "mem", known(memory.asked, gibibytes),
@@ -338,12 +338,12 @@ def advice_lines(advice: PlacementAdvice) -> list[str]:
 def option_row(option: PlacementOption) -> list[str]:
     cost: Sequence[str] = (NONE, NONE, NONE)
     if option.cost_microusd is not None:
-        cost = [money(each) for each in (option.cost_microusd.p10, option.cost_microusd.p50, option.cost_microusd.p90)]
+        cost = [usd(each) for each in (option.cost_microusd.p10, option.cost_microusd.p50, option.cost_microusd.p90)]
     odds = NONE if option.interruption_ppm is None else percent(option.interruption_ppm)
     notes = [*(["spot"] if option.spot else []), *([] if option.allowed else ["differs from the request"])]
     return [
         cut(printable(option.pool), POOL),
-        money(option.rate_microusd_hour),
+        usd(option.rate_microusd_hour),
         NONE if option.run_ms is None else duration(option.run_ms.p50),
         *cost,
         odds,

@@ -29,9 +29,8 @@ from console.text.plain_tables import harmless, unformed
 from console.text.terminal_text import cut, printable, read_value, wall_time
 from console.views.audit import parse_words
 from engine.model.errors import MusterError, NotFoundError, RefusedError, SpecError
-from engine.model.quantities import duration_ms
+from engine.model.quantities import duration_ms, utc
 from runbooks.audit import verify as verifier
-from runbooks.plans.amounts import utc
 from runbooks.plans.queries import FOR_MACHINES, AuditPage, AuditRange, AuditRow, AuditState
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from console.text.plain_tables import facts, quantity, table
 from console.text.terminal_text import NONE, duration, printable, timestamp
 from console.views.queues import decision_line, share
 from engine.model.errors import NotFoundError
+from engine.model.quantities import shortlist
 from engine.model.spec_parts import Autoscaling
 
 if TYPE_CHECKING:
@@ -223,9 +224,7 @@ def _kind_row(kind: ShapeFragmentation) -> tuple[str, ...]:
 def _task(kind: ShapeFragmentation) -> str:
     names = ("gpu_milli", "cpu_milli", "memory_mib", "disk_mib")
     asked = " ".join(quantity(name, getattr(kind, name)) for name in names if getattr(kind, name))
-    pools = ", ".join(printable(name) for name in kind.pools[:SHOWN_NAMES])
-    more = f" and {len(kind.pools) - SHOWN_NAMES} more" if len(kind.pools) > SHOWN_NAMES else ""
-    return f"{asked} in {pools}{more}" if pools else f"{asked} nowhere"
+    return f"{asked} in {printable(shortlist(kind.pools, SHOWN_NAMES))}" if kind.pools else f"{asked} nowhere"
 
 
 def _statements(report: FragmentationReport) -> list[str]:
@@ -312,8 +311,7 @@ def plan_lines(plan: ConsolidationPlan) -> list[str]:
         for work in plan.unblocks
     ]
     if plan.frees:
-        more = f" and {len(plan.frees) - SHOWN_NAMES:,} more" if len(plan.frees) > SHOWN_NAMES else ""
-        brings.append(f"empty: {', '.join(printable(name) for name in plan.frees[:SHOWN_NAMES])}{more}")
+        brings.append(f"empty: {printable(shortlist(plan.frees, SHOWN_NAMES))}")
     return [
         *table(_MOVE_TITLES, rows, (False, False, True, True, False, False)),
         f"costs   {_hours(plan.lost_s + plan.restart_s)} {unit}-h: {_hours(plan.lost_s)} of work repeated, "
@@ -330,8 +328,7 @@ def _size(work: object) -> str:
 
 
 def _places(places: tuple[NodeTasks, ...]) -> str:
-    more = f" and {len(places) - SHOWN_NAMES:,} more" if len(places) > SHOWN_NAMES else ""
-    return ", ".join(printable(place.node) for place in places[:SHOWN_NAMES]) + more
+    return printable(shortlist([place.node for place in places], SHOWN_NAMES))
 
 
 def _hours(seconds: int) -> str:

@@ -17,7 +17,7 @@ from console.commands.show import tell_lines, write_json, write_lines
 from console.forms.filters import matches, parse_filter
 from console.text.charts import spark
 from console.text.plain_tables import table
-from console.text.terminal_text import duration, milli, money, printable, timestamp
+from console.text.terminal_text import duration, milli, printable, timestamp
 from console.views.curves import (
     CURVES,
     WINDOWS,
@@ -31,7 +31,7 @@ from console.views.curves import (
 from console.views.lists import values_of
 from console.views.sections import section_lines
 from engine.model.errors import MusterError, SpecError
-from engine.model.quantities import duration_ms
+from engine.model.quantities import duration_ms, shortlist, usd
 from engine.model.queries import Query
 from recommender.history.metrics import (
     CELL,
@@ -229,7 +229,7 @@ def _value(unit: str, value: float | None) -> str:
     if unit == "milli":
         return milli(round(value))
     if unit == "micro-USD/h":
-        return money(round(value))
+        return usd(round(value))
     return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:,.2f}"
 
 
@@ -281,9 +281,8 @@ def _from_prometheus(client: Client, url: str, arguments: argparse.Namespace) ->
                 raise
     told = {"source": server.source, "metrics": metrics, "unmatched": len(unmatched)}
     if unmatched:
-        named = ", ".join(printable(name) for name in sorted(unmatched)[:MAX_NAMED])
-        more = f" and {len(unmatched) - MAX_NAMED:,} more" if len(unmatched) > MAX_NAMED else ""
-        _say(f"{len(unmatched):,} targets are not nodes of the cell: {named}{more}")
+        named = printable(shortlist(sorted(unmatched), MAX_NAMED))
+        _say(f"{len(unmatched):,} targets are not nodes of the cell: {named}")
         told["unmatched_first"] = sorted(unmatched)[:MAX_NAMED]
     if not arguments.json:
         rows = [

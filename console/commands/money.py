@@ -20,7 +20,7 @@ from console.client.attach import connect
 from console.commands.show import write_json, write_lines
 from console.forms.fields import moment_ms
 from console.text.plain_tables import facts, table
-from console.text.terminal_text import duration, money, printable, timestamp
+from console.text.terminal_text import duration, printable, timestamp
 from console.views.cost import (
     NOBODY,
     UNNAMED,
@@ -30,7 +30,7 @@ from console.views.cost import (
 )
 from console.views.sections import section_lines
 from engine.model.errors import SpecError
-from engine.model.quantities import cpu_milli, duration_ms, memory_mib, shown
+from engine.model.quantities import cpu_milli, duration_ms, memory_mib, shown, usd
 from engine.model.queries import GoodputReport, Query, ShowbackRequest
 from engine.model.spec_parts import DAY_MS, HOUR_MS
 from recommender.estimates.queries import MAX_OFFERS, MAX_RUN_MS, MAX_WITHIN_MS, WITHIN_MS, Offer, QuoteRequest
@@ -261,8 +261,8 @@ def showback_lines(report: Showback) -> list[str]:
     rows = []
     for line in report.lines:
         name = NOBODY.get(line.kind) or printable(line.name) or UNNAMED
-        rows.append([name, money(line.microusd), _percent(line.permille)])
-    rows.append(["all nodes", money(report.total_microusd), ""])
+        rows.append([name, usd(line.microusd), _percent(line.permille)])
+    rows.append(["all nodes", usd(report.total_microusd), ""])
     return [
         f"from {timestamp(report.since_ms)} to {timestamp(report.until_ms)} UTC",
         "",
@@ -294,11 +294,11 @@ def _row(line: BudgetLine, now_ms: int) -> list[str]:
     return [
         printable(spec.name),
         f"{spec.scope} {printable(spec.of)}",
-        money(line.spent_microusd),
-        money(spec.limit_microusd),
+        usd(line.spent_microusd),
+        usd(spec.limit_microusd),
         _percent(used),
-        money(line.rate_microusd_hour),
-        money(line.forecast_microusd),
+        usd(line.rate_microusd_hour),
+        usd(line.forecast_microusd),
         timestamp(line.window_end_ms),
         spec.action,
         state,
@@ -321,11 +321,11 @@ def spot(arguments: argparse.Namespace) -> None:
 
 def lines(report: GoodputReport) -> list[str]:
     pairs = [
-        ("goodput", f"{report.goodput_permille / 10:.1f}% of {money(report.cost_microusd)} spent on all nodes"),
-        ("wasted", f"{money(report.wasted_microusd)} charged for work that was lost, failed or cancelled"),
-        ("idle", money(report.cost_microusd - report.charged_microusd - report.downtime_microusd)),
+        ("goodput", f"{report.goodput_permille / 10:.1f}% of {usd(report.cost_microusd)} spent on all nodes"),
+        ("wasted", f"{usd(report.wasted_microusd)} charged for work that was lost, failed or cancelled"),
+        ("idle", usd(report.cost_microusd - report.charged_microusd - report.downtime_microusd)),
         *(
-            [("downtime", f"{money(report.downtime_microusd)} while no engine was running")]
+            [("downtime", f"{usd(report.downtime_microusd)} while no engine was running")]
             if report.downtime_microusd
             else []
         ),
@@ -335,12 +335,12 @@ def lines(report: GoodputReport) -> list[str]:
     pools = [
         [printable(pool.pool), "spot" if pool.spot else "on-demand", f"{pool.nodes:,}", f"{pool.ending:,}",
          f"{pool.taken:,}", f"{pool.interruptions_ppm_hour / 10_000:.2f}%" if pool.spot else "",
-         money(pool.cost_microusd), money(pool.used_microusd)]
+         usd(pool.cost_microusd), usd(pool.used_microusd)]
         for pool in report.pools
     ]  # fmt: skip
     tenants = [
-        [printable(line.tenant) or UNNAMED_WORK, f"{line.finished:,}", money(line.charged_microusd),
-         money(line.wasted_microusd), _each(line.per_finished_microusd)]
+        [printable(line.tenant) or UNNAMED_WORK, f"{line.finished:,}", usd(line.charged_microusd),
+         usd(line.wasted_microusd), _each(line.per_finished_microusd)]
         for line in report.tenants
     ]  # fmt: skip
     right = (False, False, *(True,) * 6)
@@ -354,4 +354,4 @@ def lines(report: GoodputReport) -> list[str]:
 
 
 def _each(microusd: int | None) -> str:
-    return "-" if microusd is None else money(microusd)
+    return "-" if microusd is None else usd(microusd)

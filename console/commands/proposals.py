@@ -65,6 +65,7 @@ from console.views.proposal import (
 )
 from console.views.sections import section_lines
 from engine.model.errors import Misfit, MusterError, RefusedError, SpecError, did_you_mean, misfit
+from engine.model.quantities import counted, shortlist
 from runbooks.plans.checks import Check
 from runbooks.plans.typed_plan import DIGEST_TYPED, Act, EvidenceRef, Limits, Request, StepRequest
 from runbooks.untrusted.strict_formats import MAX_BYTES, YamlDocument, read
@@ -136,7 +137,7 @@ def _put(arguments: argparse.Namespace, made: Proposal, now_ms: int) -> None:
     _say(proposal_lines(made))
     write_lines([made.id])
     until = f"expires in {duration(max(0, made.expires_ms - now_ms))}"
-    needs = f"needs {made.needs} more vote{'s' if made.needs != 1 else ''}: {made.need}; " if made.needs else ""
+    needs = f"needs {counted(made.needs, 'more vote')}: {made.need}; " if made.needs else ""
     _say([f"{made.id}, revision {made.revision}: {printable(needs)}{until}; muster proposal approve {made.id}"])
 
 
@@ -161,7 +162,7 @@ def proposals(arguments: argparse.Namespace) -> None:
     write_lines(list_lines(ordered, me.now_ms))
     mine = [printable(each.id) for each in ordered if waits_for_me(each, me.me, roles)]
     if mine:
-        shown = ", ".join(mine[:5]) + (f" and {len(mine) - 5} more" if mine[5:] else "")
+        shown = shortlist(mine)
         write_lines(
             [
                 "",

@@ -20,8 +20,9 @@ from console.text.plain_tables import (
     overview_lines,
     page_table,
 )
-from console.text.terminal_text import LONGEST, money, printable
+from console.text.terminal_text import LONGEST, printable
 from engine.model.errors import NotFoundError, SpecError
+from engine.model.quantities import counted, usd
 from engine.model.queries import COLUMNS, DEFAULT_COLUMNS, Kind, Page, Query, Term
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def budget_line(budgets: Sequence[BudgetLine]) -> list[str]:
     worst = sorted(budgets, key=course, reverse=True)
     told = [
         f"{printable(line.spec.name)} {line.spent_microusd * 100 // max(1, line.spec.limit_microusd)}% spent, "
-        f"{course(line):,}% by the end of the window at {money(line.rate_microusd_hour)}/h"
+        f"{course(line):,}% by the end of the window at {usd(line.rate_microusd_hour)}/h"
         for line in worst[:OVERVIEW_LATE]
     ]
     more = f"; {len(worst) - OVERVIEW_LATE} more: muster budget list" if len(worst) > OVERVIEW_LATE else ""
@@ -80,11 +81,11 @@ def pending_lines(health: Health) -> list[str]:
     """Proposals that wait for votes or got stuck; empty without any."""
     lines = []
     if health.incidents:
-        lines.append(f"incidents {_counted(health.incidents, 'incident')} open: muster incident list")
+        lines.append(f"incidents {counted(health.incidents, 'incident')} open: muster incident list")
     if health.awaiting:
-        lines.append(f"votes     {_counted(health.awaiting, 'proposal')} waiting for votes: muster proposal list")
+        lines.append(f"votes     {counted(health.awaiting, 'proposal')} waiting for votes: muster proposal list")
     if health.stuck:
-        lines.append(f"stuck     {_counted(health.stuck, 'plan')} started, not finished: muster proposal list")
+        lines.append(f"stuck     {counted(health.stuck, 'plan')} started, not finished: muster proposal list")
     return lines
 
 
@@ -187,10 +188,6 @@ def which_engine(arguments: argparse.Namespace) -> list[str]:
     """The flags that named the engine of this command, for another command that shall reach the same."""
     named = ((f"--{flag}", getattr(arguments, flag)) for flag in ("cell", "connect"))
     return [word for flag, value in named if value for word in (flag, value)]
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def _get_one(arguments: argparse.Namespace) -> None:

@@ -22,7 +22,7 @@ from engine.executors.agent_reports import Registered, SampleOf
 from engine.model import commands as do
 from engine.model.commands import AnyCommand, Define, Submit
 from engine.model.errors import MusterError, SpecError
-from engine.model.quantities import cpu_milli, duration_ms, memory_mib, money_microusd
+from engine.model.quantities import cpu_milli, duration_ms, memory_mib, money_microusd, shortlist
 from engine.model.spec_parts import MICROUSD, PRESETS
 from engine.model.specs import BudgetSpec, QueueSpec, ReservationSpec, UsageSample, WorkloadSpec
 from runbooks.actions.catalogue import find
@@ -367,6 +367,6 @@ def budgets_of(engine: Engine) -> dict[str, BudgetSpec]:
 
 def line(act: Act, budgets: Mapping[str, BudgetSpec]) -> str:
     """An act in a few words."""
-    names = ", ".join(act.targets[:3]) + (f" and {len(act.targets) - 3} more" if len(act.targets) > 3 else "")
+    names = shortlist(act.targets, 3)
     values = " ".join(f"{name}={value}" for name, value in told(act, budgets).items() if not isinstance(value, tuple))
     return f"{act.action} {names} {values}".strip()

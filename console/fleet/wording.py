@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 
 from console.fleet.queries import CellView, FleetEvent, FleetSubmission, FleetView, TenantView
 from console.text.plain_tables import facts, table
-from console.text.terminal_text import NONE, cut, duration, fit, money, permille, printable, timestamp, wrap
-from console.views.sections import Line, Section, fact, metered, plural, quantity, text_line
+from console.text.terminal_text import NONE, cut, duration, fit, permille, printable, timestamp, wrap
+from console.views.sections import Line, Section, fact, metered, quantity, text_line
 from engine.admission.fleet_routing import CellRow, RoutingDecision
-from engine.model.quantities import MIN_RUNS
+from engine.model.quantities import MIN_RUNS, counted, usd
 
 NAMES = (("gpu_milli", "GPU"), ("cpu_milli", "CPU"), ("memory_mib", "memory"), ("disk_mib", "disk"))
 UNNAMED = "(none)"
@@ -145,12 +145,12 @@ def row_words(row: CellRow, *, chosen: bool) -> list[str]:
     used = NONE if row.why_not and not row.used_permille else permille(row.used_permille)
     if row.why_not:
         return [mark, printable(row.cell), NONE, NONE, NONE, used, NONE, printable(row.why_not)]
-    cost = NONE if row.cost_microusd is None else money(row.cost_microusd + row.data_microusd)
-    few = f"{row.runs} run{'s' if row.runs != 1 else ''}" if 0 < row.runs < MIN_RUNS else ""
+    cost = NONE if row.cost_microusd is None else usd(row.cost_microusd + row.data_microusd)
+    few = counted(row.runs, "run") if 0 < row.runs < MIN_RUNS else ""
     notes = [row.crowded and "over the limit", few, row.note, row.reason]
     told = "; ".join(printable(note) for note in notes if note)
     starts = (_start(row.start_p50_ms, row), _start(row.start_p90_ms, row) if row.runs >= MIN_RUNS else NONE)
-    return [mark, printable(row.cell), *starts, cost, used, money(row.score_microusd), told]
+    return [mark, printable(row.cell), *starts, cost, used, usd(row.score_microusd), told]
 
 
 def _start(delay_ms: int | None, row: CellRow) -> str:
@@ -204,7 +204,7 @@ def _cell(cell: CellView, now_ms: int, width: int) -> list[Line]:
     told += [f"{cell.running:,} running, {cell.queued:,} queued", f"p95 wait {duration(cell.wait_p95_ms)}"]
     told += [f"{cell.fleet_open:,} of the fleet's"] if cell.fleet_open else []
     told += [f"data: {printable(', '.join(cell.datasets))}"] if cell.datasets else []
-    told += [f"{money(cell.cost_microusd_hour)}/h"] if cell.cost_microusd_hour else []
+    told += [f"{usd(cell.cost_microusd_hour)}/h"] if cell.cost_microusd_hour else []
     lines = [head, *(Line((("    " + line, "dim"),)) for line in wrap(" · ".join(told), width - 4))]
     if cell.state != "up":
         why = f"{cell.state}, seen {seen_words(cell, now_ms)}: {printable(cell.why) or NONE}"
@@ -304,7 +304,7 @@ def _decision(found: RoutingDecision, width: int) -> Section:
     for row in found.rows:
         lines += _row(row, row.cell == found.cell, width)
     rows = len(found.rows)
-    return Section("Offers of the cells", tuple(lines), f"{rows} {plural('cell', rows)}, best first")
+    return Section("Offers of the cells", tuple(lines), f"{counted(rows, 'cell')}, best first")
 
 
 def _row(row: CellRow, chosen: bool, width: int) -> list[Line]:

@@ -23,7 +23,7 @@ import msgspec
 from console.client.protocol import RuntimeEstimate
 from console.text.terminal_text import duration, timestamp
 from engine.model.errors import RefusedError, SpecError, of_code
-from engine.model.quantities import MIN_RUNS
+from engine.model.quantities import MIN_RUNS, counted
 from engine.model.queries import NodeDetail, Page, Query, Term, WorkloadDetail
 from engine.model.twin_queries import MAX_HORIZON_MS, MAX_STRETCH, AskOptions, Options
 from recommender.estimates.cell_runs import (
@@ -481,7 +481,7 @@ def _runs(found: Options) -> str:
     """Number of runs of each option, in words."""
     counts = [len(trial.attempts) for trial in found.trials]
     few, many = min(counts), max(counts)
-    return f"{many} run{'s' if many != 1 else ''}" if few == many else f"{few} to {many} runs"
+    return counted(many, "run") if few == many else f"{few} to {many} runs"
 
 
 def _task(candidate: QuoteCandidate) -> str:

@@ -14,7 +14,7 @@ import msgspec
 from console.client.protocol import Client, Health, RuntimeEstimate
 from console.client.questions import Arguments, ServiceQuestion, refuse_past
 from engine.model.errors import NotFoundError, RefusedError
-from engine.model.specs import moment
+from engine.model.quantities import utc
 from engine.past.process import PastRequest
 from engine.read_replica import decoded
 
@@ -76,7 +76,7 @@ class PastClient(Client):
         return found if limit else msgspec.structs.replace(found, items=(), missed=0)
 
     def follow(self, after: int = -1) -> Iterator[Changes]:
-        raise RefusedError(f"nothing more happens as of {moment(self.at_ms)}", "Follow the cell as it is")
+        raise RefusedError(f"nothing more happens as of {utc(self.at_ms)}", "Follow the cell as it is")
 
     def find(self, name: str, kinds: tuple[str, ...] = (), limit: int = 24) -> tuple[Named, ...]:
         found: tuple[Named, ...] = self._asked("find", name, kinds, limit)
@@ -107,7 +107,7 @@ class PastClient(Client):
             return self._asked(question.name, *arguments.values())
         what = question.says[0].lower() + question.says[1:]
         remedy = "Ask it of the cell as it is; proposals and audit records carry times of their own"
-        raise RefusedError(f"this is not kept as of {moment(self.at_ms)}: {what}", remedy)
+        raise RefusedError(f"this is not kept as of {utc(self.at_ms)}: {what}", remedy)
 
     def _asked(self, what: str, *arguments: object) -> Any:
         self._replicas.check(self.at_ms, self._live.now_ms)

@@ -22,13 +22,13 @@ from console.text.terminal_text import (
     duration,
     mebibytes,
     milli,
-    money,
     permille,
     printable,
     show,
     timestamp,
     visible,
 )
+from engine.model.quantities import usd
 from engine.model.queries import COLUMNS, Column, Kind
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ def _in_use(view: Overview) -> str:
 
 def _cost(view: Overview) -> Iterator[str]:
     idle = view.idle_microusd_hour * 1000 // view.cost_microusd_hour
-    told = f"{money(view.cost_microusd_hour)} an hour, {money(view.idle_microusd_hour)} of it idle ({permille(idle)})"
+    told = f"{usd(view.cost_microusd_hour)} an hour, {usd(view.idle_microusd_hour)} of it idle ({permille(idle)})"
     yield f"cost      {told}"
 
 
@@ -319,7 +319,7 @@ def amount(unit: str, value: int) -> str:
         case "permille":
             return f"{value / 10:.1f}%"
         case "money":
-            return money(value) if abs(value) < WHOLE_DOLLARS_MICROUSD else money(value)[:-3]
+            return usd(value) if abs(value) < WHOLE_DOLLARS_MICROUSD else usd(value)[:-3]
         case "device_time":
             return f"{value / DEVICE_HOUR_MS:,.1f} dev-h"
         case _:

@@ -14,6 +14,7 @@ from functools import lru_cache
 from rich.cells import cell_len
 
 from console.text.guarded_streams import escaped
+from engine.model.quantities import usd
 
 NONE = "–"
 """Text of a value that does not apply."""
@@ -211,12 +212,6 @@ def permille(value: int) -> str:
     return f"{value // 10}%"
 
 
-def money(microusd: int) -> str:
-    """Micro-USD as dollars and cents."""
-    cents = round(abs(microusd) / 10_000)
-    return f"{'-' if microusd < 0 else ''}${cents // 100:,}.{cents % 100:02d}"
-
-
 _SHOW = {
     "count": lambda value: f"{value:,}",
     "cpu": milli,
@@ -226,7 +221,7 @@ _SHOW = {
     "duration": duration,
     "time": lambda value: timestamp(value)[5:],
     "permille": permille,
-    "money": money,
+    "money": usd,
 }
 
 

@@ -21,19 +21,7 @@ from console.text.charts import (
     scale_of,
     time_axis,
 )
-from console.text.terminal_text import (
-    NONE,
-    cut,
-    duration,
-    fit,
-    fit_name,
-    milli,
-    money,
-    permille,
-    printable,
-    timestamp,
-    wrap,
-)
+from console.text.terminal_text import NONE, cut, duration, fit, fit_name, milli, permille, printable, timestamp, wrap
 from console.text.tones import state_look
 from console.views.findings import (
     NO_TRENDS,
@@ -68,10 +56,10 @@ from console.views.sections import (
     fact_bars,
     loading,
     metered,
-    plural,
     quantity,
     text_line,
 )
+from engine.model.quantities import counted, usd
 from engine.model.queries import Change, Overview, Page, PoolOverview, Query
 from engine.model.specs import HOUR_MS
 
@@ -131,7 +119,7 @@ def short_money(microusd: int) -> str:
     """Dollars as briefly as one reads them: "$9,397", "$5.20", "$1.2M"."""
     if microusd >= 1_000_000 * 1_000_000:
         return f"${microusd / 1e12:,.1f}M"
-    return money(microusd) if microusd < 100_000_000 else f"${round(microusd / 1e6):,}"
+    return usd(microusd) if microusd < 100_000_000 else f"${round(microusd / 1e6):,}"
 
 
 def ahead(view: Overview, beside: SlowReadings, width: int, height: int) -> Section:
@@ -164,7 +152,7 @@ def ahead(view: Overview, beside: SlowReadings, width: int, height: int) -> Sect
 def _verdict(forecast: Forecast, ready: int, boot_ms: int, width: int) -> Line:
     """Verdict on the ready capacity, in a line."""
     if forecast.basis == TOO_SHORT:
-        known = f"{forecast.known_hours} {plural('hour', forecast.known_hours)}"
+        known = counted(forecast.known_hours, "hour")
         return Line(((cut(f"not enough history: showing the range of {known}", width), "dim"),), "forecast")
     over = next((hour for hour in forecast.hours if hour.p50 > ready), None)
     perhaps = next((hour for hour in forecast.hours if hour.p90 > ready), None)
@@ -266,7 +254,7 @@ def _of_work(told: RecentColumn, width: int, height: int) -> list[Section]:
     outs = [_out(each, width) for each in told.out[: max(2, height // 6)]]
     sections = [Section("Longest waits", tuple(waits), f"{told.queued:,} queued")]
     if outs:
-        note = f"{told.nodes_out:,} {plural('node', told.nodes_out)}"
+        note = counted(told.nodes_out, "node")
         sections.append(Section("Down or silent", tuple(outs), note))
     return sections
 
@@ -287,7 +275,7 @@ def _waits(each: LongestWait, width: int) -> Line:
 def _out(each: LostNode, width: int) -> Line:
     glyph, tone = state_look(each.state)
     where = "  ".join(printable(part) for part in (each.pool, each.rack) if part)
-    runs = f"{each.workloads:,} {plural('workload', each.workloads)}" if each.workloads else "empty"
+    runs = counted(each.workloads, "workload") if each.workloads else "empty"
     name = max(8, width // 3)
     spans = (
         (f"{glyph} ", tone),
@@ -477,7 +465,7 @@ def fleet(view: Overview, width: int, resources: int = 4) -> Section:
 def _beside(view: Overview, width: int) -> list[Line]:
     """Facts across the parts: spot nodes, and fragmented free room."""
     spot = sum(pool.nodes for pool in view.pools if pool.spot)
-    told = [f"{spot:,} spot {plural('node', spot)}"] if spot else []
+    told = [counted(spot, "spot node")] if spot else []
     if view.fragmentation_ppm:
         told.append(f"{permille(view.fragmentation_ppm // 1000)} of the free GPU is fragmented")
     return [Line(((cut(" · ".join(told), width), "dim"),), "topology")] if told else []

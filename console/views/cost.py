@@ -24,20 +24,9 @@ from console.text.charts import (
     stack_top,
     time_axis,
 )
-from console.text.terminal_text import (
-    cut,
-    cut_name,
-    duration,
-    fit,
-    fit_name,
-    money,
-    permille,
-    printable,
-    timestamp,
-    wrap,
-)
-from console.views.sections import Line, Section, fact, metered, plural, text_line
-from engine.model.quantities import MIN_RUNS
+from console.text.terminal_text import cut, cut_name, duration, fit, fit_name, permille, printable, timestamp, wrap
+from console.views.sections import Line, Section, fact, metered, text_line
+from engine.model.quantities import MIN_RUNS, counted, usd
 from engine.model.queries import GROUPINGS, BudgetLine, BudgetReport, GoodputReport, Overview, PoolGoodput, Showback
 from engine.model.spec_parts import DAY_MS, MICROUSD
 from engine.model.specs import HOUR_MS
@@ -140,7 +129,7 @@ def days_chart(days: Mapping[int, Day], asked: CostPageQuery, width: int, rows: 
     parts_shown = [(f"{fill} {cut_name(name, 24)}", tone) for fill, name, tone in parts]
     lines = [*framed(drawn, top, dollars), *axis, *legend(parts_shown, width)]
     total = sum(day.total for day in days.values())
-    note = f"{money(total)} in {len(days):,} days, today so far"
+    note = f"{usd(total)} in {len(days):,} days, today so far"
     return Section(f"Spent by day, by {printable(asked.by)}", tuple(Line(spans) for spans in lines), note)
 
 
@@ -204,11 +193,11 @@ def now(detail: Spending, width: int) -> Section:
     share = idle * 1000 // cost
     bar = max(4, width - 40)
     lines = [
-        fact("per hour", f"{money(cost)}, {money(cost * 24)} a day at this rate"),
+        fact("per hour", f"{usd(cost)}, {usd(cost * 24)} a day at this rate"),
         Line(
             (
                 (fit("idle", 11), "dim"),
-                (f"{money(idle)} an hour ", ""),
+                (f"{usd(idle)} an hour ", ""),
                 *metered(share, bar, "bar"),
                 (f" {permille(share):>4}", ""),
             )
@@ -233,7 +222,7 @@ def _budget(budget: BudgetLine, now_ms: int, width: int) -> list[Line]:
     used = budget.spent_microusd * 1000 // spec.limit_microusd if spec.limit_microusd else 1000
     sign, tone = {"spent": ("✗", "bad"), "warned": ("!", "warn")}.get(budget.stage, ("●", "ok"))
     link = f"workloads {spec.scope}:{quoted(printable(spec.of))}"
-    amounts = f"{money(budget.spent_microusd)} of {money(spec.limit_microusd)}"
+    amounts = f"{usd(budget.spent_microusd)} of {usd(spec.limit_microusd)}"
     bar = max(4, width - len(amounts) - 9)
     name = cut(f"{printable(spec.name)} · {spec.scope} {printable(spec.of)}", width - 2)
     words = wrap(_gone(budget, now_ms), width - 2)
@@ -249,13 +238,13 @@ def _budget(budget: BudgetLine, now_ms: int, width: int) -> list[Line]:
 def _gone(budget: BudgetLine, now_ms: int) -> str:
     """Spending rate of a budget, the time it lasts, and the effect of its end."""
     ends = f"window ends {timestamp(budget.window_end_ms)[5:16]} UTC"
-    rate = f"{money(budget.rate_microusd_hour)}/h"
-    waiting = f", {budget.waiting:,} {plural('workload', budget.waiting)} waiting" if budget.waiting else ""
+    rate = f"{usd(budget.rate_microusd_hour)}/h"
+    waiting = f", {counted(budget.waiting, 'workload')} waiting" if budget.waiting else ""
     then = {"warn": "warning only", "hold": "new work is held", "approve": "new work needs approval"}
     if budget.stage == "spent":
         return f"spent; {then[budget.spec.action]}{waiting}; {ends}"
     if budget.spent_at_ms is None:
-        return f"at {rate}: {money(budget.forecast_microusd)} by then; {ends}"
+        return f"at {rate}: {usd(budget.forecast_microusd)} by then; {ends}"
     gone = f"spent in {duration(budget.spent_at_ms - now_ms)} ({timestamp(budget.spent_at_ms)[5:16]} UTC)"
     return f"at {rate}: {gone}, then {then[budget.spec.action]}{waiting}; {ends}"
 
@@ -266,7 +255,7 @@ def use(report: GoodputReport, width: int) -> Section:
     if not cost:
         return Section("Goodput", (text_line("no cost yet", "dim"),))
     idle = cost - report.charged_microusd - report.downtime_microusd
-    each = "" if report.per_finished_microusd is None else f", {money(report.per_finished_microusd)} each"
+    each = "" if report.per_finished_microusd is None else f", {usd(report.per_finished_microusd)} each"
     bar = max(4, width - 36)
     parts = (
         ("useful", report.charged_microusd - report.wasted_microusd, "bar"),
@@ -280,14 +269,14 @@ def use(report: GoodputReport, width: int) -> Section:
                 (fit(name, 8), "dim"),
                 *metered(amount * 1000 // cost, bar, tone),
                 (f" {permille(amount * 1000 // cost):>4} ", ""),
-                (money(amount), "dim"),
+                (usd(amount), "dim"),
             )
         )
         for name, amount, tone in parts
     ]
-    told = f"{report.finished:,} {plural('workload', report.finished)} finished{each}, idle nodes included"
+    told = f"{counted(report.finished, 'workload')} finished{each}, idle nodes included"
     lines += [text_line(line, "dim") for line in wrap(told, width)]
-    return Section("Goodput since the cell began", tuple(lines), f"{money(cost)} total")
+    return Section("Goodput since the cell began", tuple(lines), f"{usd(cost)} total")
 
 
 def charged(report: Showback, width: int) -> Section:
@@ -296,7 +285,7 @@ def charged(report: Showback, width: int) -> Section:
     name_width = min(24, max(10, width - 30))
     for line in report.lines:
         name = NOBODY.get(line.kind) or printable(line.name) or UNNAMED
-        amount = money(line.microusd)
+        amount = usd(line.microusd)
         bar = max(0, width - name_width - 7 - 14)
         link = "" if line.kind in NOBODY else group_link(report.by, line.name)
         spans = (
@@ -331,7 +320,7 @@ def machines(detail: Spending, width: int) -> Section:
         trend = spark(detail.prices.get(pool.name, ()), max(0, min(12, width - name_width - 32)))
         spans = (
             (fit_name(printable(pool.name), name_width), "link"),
-            (f" {money(pool.price_microusd_hour):>9}/h", ""),
+            (f" {usd(pool.price_microusd_hour):>9}/h", ""),
             (f" {pool.nodes:>6,} nodes ", "dim"),
             (fit(trend, min(12, len(trend))) + " " if trend else "", "info"),
             (_spot_words(used), "warn" if used is not None and used.spot else "dim"),
@@ -385,7 +374,7 @@ def compared(found: Quote, request: QuoteRequest, width: int) -> list[Section]:
         return [Section("Options", tuple(text_line(line, "warn") for text in found.warnings
                                          for line in wrap(printable(text), width)))]  # fmt: skip
     starts = [_start(each, found.at_ms) for each in options]
-    costs = [_drawn(each.cost_microusd, estimate_words(each.cost_microusd, money)) for each in options]
+    costs = [_drawn(each.cost_microusd, estimate_words(each.cost_microusd, usd)) for each in options]
     names = [" · ".join(part for part in option_names(each) if part) for each in options]
     rows = list(zip(options, names, strict=True))
     return [
@@ -482,7 +471,7 @@ def asked_words(found: Quote, request: QuoteRequest) -> str:
     of = f" with {devices}{printable(request.model) or 'GPU'}" if request.model or request.gpus else ""
     run = found.run_time
     lasts = duration(run.p50_ms) if run.told else f"about {duration(run.p50_ms)}"
-    nodes = f"{request.nodes:,} node{'s' if request.nodes != 1 else ''}"
+    nodes = counted(request.nodes, "node")
     return f"{nodes}{of} for {lasts}, asked at {timestamp(found.at_ms)} UTC (v{found.version:,})"
 
 
@@ -541,7 +530,7 @@ def option_notes(option: QuoteOption) -> list[str]:
         chance = f"starts within {duration(option.looked_ms)} in {option.started:,} of {option.seeds:,} runs"
     odds = "not known" if option.interruption_permille is None else f"{option.interruption_permille / 10:g}%"
     texts = [
-        f"{money(option.rate_microusd_hour)} an hour while it runs; {_runs(option)}",
+        f"{usd(option.rate_microusd_hour)} an hour while it runs; {_runs(option)}",
         chance,
         f"not now: {option.reason}" if option.reason else "",
         f"chance of interruption in {duration(option.interruption_over_ms)}: {odds} ({option.interruption_basis})",
@@ -554,4 +543,4 @@ def _runs(option: QuoteOption) -> str:
     if not option.seeds:
         return option.basis
     basis = option.basis if option.started else f"run {duration(option.looked_ms)} ahead"
-    return f"{basis} in {option.seeds:,} run{'s' if option.seeds != 1 else ''}"
+    return f"{basis} in {counted(option.seeds, 'run')}"

@@ -16,9 +16,10 @@ import msgspec
 from console.actions.key_map import key_of
 from console.text.charts import BAND, LIMIT, Spans, column_at, framed, gutter, legend, ribbon, scale_of, time_axis
 from console.text.plain_tables import table
-from console.text.terminal_text import NONE, cut, duration, milli, money, printable, timestamp, wrap
+from console.text.terminal_text import NONE, cut, duration, milli, printable, timestamp, wrap
 from console.views.sections import Line, Section, text_line
 from engine.model.errors import SpecError, did_you_mean
+from engine.model.quantities import usd
 from recommender.history.metrics import DAY_MS, HOUR_MS, METRICS, MINUTE_MS, OFS, HistoryPoint, HistoryRequest
 
 if TYPE_CHECKING:
@@ -285,7 +286,7 @@ def _amount(value: int) -> str:
 
 def _dollars(microusd: int) -> str:
     """Whole from $100 on."""
-    return money(microusd).removesuffix(".00") if abs(microusd) < 100_000_000 else f"${round(microusd / 1e6):,}"
+    return usd(microusd).removesuffix(".00") if abs(microusd) < 100_000_000 else f"${round(microusd / 1e6):,}"
 
 
 def _values(series: CurveSeries, scale: Scale, part: str = "") -> list[int | None]:

@@ -9,6 +9,7 @@ from console.actions.key_map import key_of
 from console.forms.settings import Environment
 from console.text.terminal_text import duration, printable, wall_time
 from console.views.proposal import name_of, state_word, why_not_mine
+from engine.model.quantities import counted
 from runbooks.plans import typed_plan
 from runbooks.plans.typed_plan import Plan, Proposal, Request, StepRequest
 
@@ -69,7 +70,7 @@ def press_next(proposal: Proposal, me: str, now_ms: int, *, read: bool, waits_fo
 
 
 def votes_missing(proposal: Proposal) -> str:
-    return f"{proposal.needs} vote{'s' if proposal.needs != 1 else ''}"
+    return counted(proposal.needs, "vote")
 
 
 def progress(proposal: Proposal, now_ms: int) -> str:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from console.text.terminal_text import cut, duration, fit_name, mebibytes, milli, money, permille, printable, timestamp
+from console.text.terminal_text import cut, duration, fit_name, mebibytes, milli, permille, printable, timestamp
 from console.views.sections import Line, Section, plural, text_line
 from engine.model.past_queries import CellDifference, CountedHappenings, QueueDifference, ValueChange
+from engine.model.quantities import usd
 
 _COUNTS = ("submitted", "started", "finished", "failed", "cancelled", "evicted")
 _HEADS = ("SUBMIT", "START", "FINISH", "FAIL", "CANCEL", "EVICT", "RUNNING", "QUEUED")
 _WIDTHS = (7, 6, 7, 5, 7, 6, 12, 11)
 MIN_NAME = 17
 _UNITS = {
-    "_milli": milli, "_mib": mebibytes, "_ms": duration, "_microusd_hour": money, "_microusd": money,
+    "_milli": milli, "_mib": mebibytes, "_ms": duration, "_microusd_hour": usd, "_microusd": usd,
     "_permille": permille,
 }  # fmt: skip
 """End of a field's name -> how its value is told."""

@@ -14,10 +14,11 @@ from rich.cells import cell_len
 
 from console.actions.key_map import key_of
 from console.forms.filters import quoted
-from console.text.terminal_text import cut, duration, fit, money, printable
+from console.text.terminal_text import cut, duration, fit, printable
 from console.views.lists import TRACK, Span
 from console.views.proposal import GUTTER, MAX_LINES, TIERS, effect_lines, framed, hanging, name_of, touched
 from console.views.sections import Line, Section, text_line
+from engine.model.quantities import counted, usd
 from engine.model.specs import HOUR_MS
 from runbooks.drafts.typed_draft import (
     Called,
@@ -357,7 +358,7 @@ def _bearing(preview: Proposal, width: int) -> list[Line]:
             *lines,
             *hanging(fit("policy", LABEL), f"would deny it: {printable(preview.note)}", width, "dim", "bad"),
         ]
-    votes = f"{preview.needs} vote{'s' if preview.needs != 1 else ''} of {printable(preview.need)}"
+    votes = f"{counted(preview.needs, 'vote')} of {printable(preview.need)}"
     if not preview.needs:
         # Of what is not proposed yet it is known only who may not give them.
         votes = "your own is enough" if preview.self_approvable else "from others, once it is proposed"
@@ -535,7 +536,7 @@ def fact_section(drafts: Iterable[Draft | None], width: int) -> list[Section]:
         for fact in draft.facts if draft is not None else ():
             found.setdefault(fact.id, fact)
     lines = [line for fact in found.values() for line in _fact_lines(fact, width)]
-    note = f"{len(found):,} fact{'s' if len(found) != 1 else ''}, read by the engine"
+    note = f"{counted(len(found), 'fact')}, read by the engine"
     return [Section("Based on", tuple(lines), note)] if lines else []
 
 
@@ -576,7 +577,7 @@ def called_text(called: Called) -> str:
 
 def small_money(microusd: int) -> str:
     """Dollars, with as many decimals as a single call needs."""
-    return money(microusd) if microusd >= 1_000_000 or not microusd else f"${microusd / 1_000_000:.4f}"
+    return usd(microusd) if microusd >= 1_000_000 or not microusd else f"${microusd / 1_000_000:.4f}"
 
 
 # --- lists, and the model's standing

@@ -14,12 +14,13 @@ from console.actions.key_map import key_of
 from console.text.terminal_text import NONE, cut, duration, mebibytes, printable, timestamp, wrap
 from console.views.lists import RETURNED
 from console.views.proposal import hanging, name_of
-from console.views.sections import Line, Section, fact, plural, section_lines, text_line
+from console.views.sections import Line, Section, fact, section_lines, text_line
 from console.views.what_if import start
 from engine.external.mirror_report import Mirrored, MirrorReport
 from engine.external.slurm.limits import JOBS, SUBMITTED, TIME, Limit
 from engine.external.slurm.records import JobStep, Share
 from engine.model.external_cells import FarLook, IntentsReport, IntentView
+from engine.model.quantities import counted, shortlist
 from engine.model.twin_queries import StartEstimate
 from runbooks.plans.queries import IntentDetail
 
@@ -55,7 +56,7 @@ def limit_sentence(limit: Limit) -> str:
         text += f"; {_bare(limit, limit.used)} in use"
         by = [
             f"{use.user} {_bare(limit, use.amount)}"
-            + ("" if limit.over in _COUNTED else f" in {use.jobs:,} job{'s' * (use.jobs != 1)}")
+            + ("" if limit.over in _COUNTED else f" in {counted(use.jobs, 'job')}")
             for use in limit.by
         ]
         text += f" ({', '.join(by)})" if by else ""
@@ -168,7 +169,7 @@ def standing_facts(report: MirrorReport, now_s: float) -> list[tuple[str, str]]:
         ("version", printable(spoken) + (f" as {printable(report.user)}" if report.user else "")),
         ("mode", "acts on Slurm, through the gate" if report.acts else "read-only: changes nothing in Slurm"),
         ("last poll", ago),
-        ("jobs", f"{report.jobs:,} on {report.nodes:,} {plural('node', report.nodes)}"),
+        ("jobs", f"{report.jobs:,} on {counted(report.nodes, 'node')}"),
     ]
 
 
@@ -195,7 +196,7 @@ def _left_out(report: MirrorReport, width: int) -> Section:
         if each.examples:
             more = f" and {each.count - len(each.examples):,} more" if each.count > len(each.examples) else ""
             lines.append(text_line(cut(f"  {', '.join(map(printable, each.examples))}{more}", width), "dim"))
-    return Section("Not mirrored", tuple(lines), f"{len(report.left_out):,} {plural('thing', len(report.left_out))}")
+    return Section("Not mirrored", tuple(lines), counted(len(report.left_out), "thing"))
 
 
 def _lacks(report: MirrorReport, width: int) -> list[Section]:
@@ -253,9 +254,9 @@ def job_section(job: Mirrored, width: int, estimate: StartEstimate | None = None
 def step_text(step: JobStep) -> str:
     """A step that runs: which, where and since when."""
     named = "" if step.name in ("", step.id) else f" {step.name}"
-    where = ", ".join(step.nodes[:3]) + (f" and {len(step.nodes) - 3:,} more nodes" if len(step.nodes) > 3 else "")
+    where = shortlist(step.nodes, 3)
     since = f" since {timestamp(step.start_s * 1000, date=False)} UTC" if step.start_s else ""
-    tasks = f"{step.tasks:,} {plural('task', step.tasks)} " if step.tasks else ""
+    tasks = f"{counted(step.tasks, 'task')} " if step.tasks else ""
     return printable(f"{step.id}{named}: {tasks}on {where or NONE}{since}")
 
 

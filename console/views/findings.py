@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from console.forms.filters import quoted
 from console.text.charts import length, spark
-from console.text.terminal_text import NONE, cut, duration, fit, fit_name, money, permille, printable
+from console.text.terminal_text import NONE, cut, duration, fit, fit_name, permille, printable
 from console.text.tones import state_look
-from console.views.sections import Line, Section, bar, plural, quota_parts, text_line
+from console.views.sections import Line, Section, bar, quota_parts, text_line
+from engine.model.quantities import counted, usd
 from engine.model.queries import FULL_BURN, Burn, Overview, Page, Query
 
 if TYPE_CHECKING:
@@ -55,20 +56,18 @@ def of_the_cell(view: Overview) -> Iterator[OverviewFinding]:
     """Findings from nodes and work."""
     down = sum(pool.down for pool in view.pools)
     if down:
-        yield OverviewFinding(
-            _FIRST, "✗", "bad", f"{down:,} {plural('node', down)} down", "nodes state:down", "nodes down"
-        )
+        yield OverviewFinding(_FIRST, "✗", "bad", f"{counted(down, 'node')} down", "nodes state:down", "nodes down")
     if view.suspect:
         network = ": network problem?" if view.mass_suspicion else ""
-        text = f"{view.suspect:,} {plural('node', view.suspect)} suspect{network}"
+        text = f"{counted(view.suspect, 'node')} suspect{network}"
         yield OverviewFinding(_FIRST if network else _SOON, "?", "warn", text, "nodes state:suspect", "nodes")
     leaving = sum(pool.cordoned + pool.draining for pool in view.pools)
     if leaving:
-        text = f"{leaving:,} {plural('node', leaving)} cordoned or draining"
+        text = f"{counted(leaving, 'node')} cordoned or draining"
         yield OverviewFinding(_WORTH_KNOWING, "◇", "warn", text, "nodes state:cordoned,draining", "nodes")
     booting, ordered = sum(pool.booting for pool in view.pools), sum(pool.ordered for pool in view.pools)
     if booting or ordered:
-        text = f"{booting:,} {plural('node', booting)} booting, {ordered:,} ordered"
+        text = f"{counted(booting, 'node')} booting, {ordered:,} ordered"
         yield OverviewFinding(_WORTH_KNOWING, "◔", "info", text, "orders", "orders")
     yield from _of_the_work(view)
 
@@ -109,7 +108,7 @@ def of_budgets(budgets: Sequence[BudgetLine]) -> Iterator[OverviewFinding]:
             text = f"budget {spec.name} is spent{held}"
             yield OverviewFinding(_FIRST if line.waiting else _SOON, "$", "bad", text, "cost", "cost")
         elif line.forecast_microusd > spec.limit_microusd:
-            over = money(line.forecast_microusd - spec.limit_microusd)
+            over = usd(line.forecast_microusd - spec.limit_microusd)
             yield OverviewFinding(_SOON, "$", "warn", f"budget {spec.name} will go {over} over", "cost", "cost")
         elif line.stage == "warned":
             spent = permille(line.spent_microusd * 1000 // max(1, spec.limit_microusd))
@@ -121,21 +120,21 @@ def of_budgets(budgets: Sequence[BudgetLine]) -> Iterator[OverviewFinding]:
 def of_proposals(awaiting: int, stuck: int, named: Sequence[Proposal] = ()) -> Iterator[OverviewFinding]:
     """Findings that wait for people."""
     if stuck:
-        text = f"{stuck:,} {plural('plan', stuck)} started, not finished"
+        text = f"{counted(stuck, 'plan')} started, not finished"
         yield OverviewFinding(_FIRST, "!", "bad", text, "proposals", "proposals")
     if awaiting and awaiting <= min(MAX_PROPOSALS, len(named)):
         for each in named[:awaiting]:
             text = f"{each.id} needs votes: {each.title}"
             yield OverviewFinding(_SOON, "◌", "warn", text, f"proposal {printable(each.id)}", "read, vote")
     elif awaiting:
-        text = f"{awaiting:,} {plural('proposal', awaiting)} to vote on"
+        text = f"{counted(awaiting, 'proposal')} to vote on"
         yield OverviewFinding(_SOON, "◌", "warn", text, "proposals", "vote")
 
 
 def of_incidents(open_: int, named: Sequence[Incident] = ()) -> Iterator[OverviewFinding]:
     """Incidents that are open, those that nobody has claimed as the most urgent; many of them in one line."""
     if open_ > min(MAX_INCIDENTS, len(named)):
-        text = f"{open_:,} {plural('incident', open_)} open"
+        text = f"{counted(open_, 'incident')} open"
         yield OverviewFinding(_FIRST, "▲", "bad", text, "incidents", "incidents")
         return
     for each in named[:open_]:
@@ -152,7 +151,7 @@ def of_advice(found: Sequence[Recommendation]) -> Iterator[OverviewFinding]:
         yield OverviewFinding(_WORTH_KNOWING, "➤", "info", each.suggestion.finding, "recommendations", "suggestion")
     rest = len(found) - MAX_ADVICE
     if rest > 0:
-        text = f"{rest:,} more {plural('suggestion', rest)}"
+        text = counted(rest, "more suggestion")
         yield OverviewFinding(_WORTH_KNOWING, "➤", "info", text, "recommendations", "suggestion")
 
 
@@ -338,6 +337,6 @@ def blocked(view: Overview, width: int, most: int) -> Section:
         spans = ((fit(token, name_width), ""), (f"{count:>9,} ", ""), (line, "faint"))
         lines.append(Line(spans, f"workloads state:queued,held reason:{quoted(token)}"))
     rest = len(view.blocked) - most
-    more = f" · {rest} more {plural('reason', rest)}" if rest > 0 else ""
+    more = f" · {counted(rest, 'more reason')}" if rest > 0 else ""
     waiting, running = view.states.get("queued", 0), view.states.get("running", 0) + view.states.get("placed", 0)
     return Section("Why work waits", tuple(lines), f"{waiting:,} wait, {running:,} run{more}")

@@ -19,8 +19,9 @@ from console.views.draft import IN_PART
 from console.views.lists import Heading, Row, Span
 from console.views.proposal import effect_lines, hanging, name_of
 from console.views.proposal import framed as quoted_lines
-from console.views.sections import Line, Section, plural, text_line
+from console.views.sections import Line, Section, text_line
 from engine.model.errors import MusterError, UnreachableError
+from engine.model.quantities import counted
 from engine.model.queries import Query, Term
 from runbooks.plans.incidents import (
     UNCLOSED,
@@ -464,4 +465,4 @@ def _proposals(page: IncidentPage, width: int) -> Section:
         glyph, tone = state_look(each.state)
         text = cut(printable(f"{each.id}  {each.title}"), max(8, width - 14))
         lines.append(Line(((fit(f"{glyph} {each.state}", 13), tone), (text, "")), f"proposal {printable(each.id)}"))
-    return Section("Proposed of it", tuple(lines), f"{len(lines)} {plural('proposal', len(lines))}")
+    return Section("Proposed of it", tuple(lines), counted(len(lines), "proposal"))

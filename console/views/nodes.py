@@ -32,6 +32,7 @@ from console.views.cell_overview import short_money
 from console.views.lists import Span
 from console.views.sections import Line, Section, fact, fact_bars, metered, plural, quantity, text_line
 from engine.model.errors import SpecError
+from engine.model.quantities import counted
 from engine.model.queries import HeatLevel, HeatMap, HeatTile, MigInstance, NodeDetail
 from engine.model.specs import LEVELS as TREE_LEVELS
 
@@ -236,7 +237,7 @@ def facts(tile: HeatTile, shown: HeatMap, colouring: str, acts_on: str, width: i
             lines.append(_share("fragmented", tile.split_milli * 1000 // tile.gpu_free_milli, width))
     lines.append(fact("price", f"{short_money(tile.price_microusd_hour)}/h" if tile.price_microusd_hour else NONE))
     if tile.spot:
-        lines.append(fact("spot", f"{tile.spot:,} {plural('node', tile.spot)} interruptible"))
+        lines.append(fact("spot", f"{counted(tile.spot, 'node')} interruptible"))
     lines.append(fact("C D U", cut(acts_on, width - 11), "dim"))
     link = f"node {printable(tile.name)}" if kind == "node" else f"nodes {nodes_filter(tile, kind)}"
     word = "↵ opens the node" if kind == "node" else "nodes in a list"
@@ -425,4 +426,4 @@ def _node_work(view: NodeDetail, width: int) -> Section:
         )
         for name, count in view.workloads
     )
-    return Section("Workloads here", lines, f"{len(view.workloads):,} {plural('workload', len(view.workloads))}")
+    return Section("Workloads here", lines, counted(len(view.workloads), "workload"))

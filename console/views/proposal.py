@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.cells import cell_len
 
-from console.text.terminal_text import cut, duration, fit, milli, money, printable, wall_time, wrap
+from console.text.terminal_text import cut, duration, fit, milli, printable, wall_time, wrap
 from console.text.tones import state_look
 from console.views.lists import Heading, Row, Span
 from console.views.sections import Line, Section, text_line
+from engine.model.quantities import counted, shortlist, usd
 from runbooks.plans import checks, typed_plan
 from runbooks.plans.typed_plan import (
     Difference,
@@ -258,22 +259,22 @@ def _what(proposal: Proposal, width: int) -> Section:
             lines.append(text_line(cut(f"      message to {told}:", width), "dim"))
             lines += framed(step.act.note.text, width - 6, "      ")
     lines += hanging("touches  ", ", ".join(touched(plan)), width, "dim", "strong")
-    return Section("Actions", tuple(lines), f"{count:,} target{'s' if count != 1 else ''}")
+    return Section("Actions", tuple(lines), counted(count, "target"))
 
 
 def touched(plan: Plan) -> list[str]:
     """The plan's blast, counted."""
     blast = plan.blast
-    found = [f"{nodes:,} node{'s' if nodes != 1 else ''} of {printable(pool)}" for pool, nodes in blast.nodes]
+    found = [f"{counted(nodes, 'node')} of {printable(pool)}" for pool, nodes in blast.nodes]
     if blast.gpu_milli:
         found.append(f"{milli(blast.gpu_milli)} GPU")
     if blast.workloads:
-        found.append(f"{blast.workloads:,} workload{'s' if blast.workloads != 1 else ''}")
+        found.append(counted(blast.workloads, "workload"))
     if blast.tenants:
         names = ", ".join(map(printable, blast.tenants[:5])) + (" …" if len(blast.tenants) > 5 else "")
-        found.append(f"{len(blast.tenants):,} tenant{'s' if len(blast.tenants) != 1 else ''} ({names})")
+        found.append(f"{counted(len(blast.tenants), 'tenant')} ({names})")
     if blast.cost_microusd_hour:
-        found.append(f"{money(blast.cost_microusd_hour)}/h added cost")
+        found.append(f"{usd(blast.cost_microusd_hour)}/h added cost")
     return found or ["no work stopped, no node taken, no cost"]
 
 
@@ -283,7 +284,7 @@ def _conditions(proposal: Proposal, width: int) -> list[Section]:
     if len(steps) == 1 and not steps[0].pre and not steps[0].verify and steps[0].confirm == "none":
         return []
     lines = [line for step in steps for line in _step_conditions(step, width)]
-    return [Section("Step by step", tuple(lines), f"{len(steps)} step{'s' if len(steps) != 1 else ''}")]
+    return [Section("Step by step", tuple(lines), counted(len(steps), "step"))]
 
 
 _ON_FAIL = {"rollback": "roll back", "pause": "pause", "abort": "stop"}
@@ -403,8 +404,8 @@ def _way_back(proposal: Proposal, width: int) -> Section:
         if not step.rollback:
             lines += hanging("  ", f"step {printable(step.id)}: cannot be rolled back", width, "dim", "warn")
         for act in step.rollback:
-            targets = ", ".join(act.targets[:5]) + (f" and {len(act.targets) - 5:,} more" if act.targets[5:] else "")
-            lines += hanging("  ", printable(f"step {step.id}: {act.action.replace('_', ' ')} {targets}"), width, "dim")
+            told = f"step {step.id}: {act.action.replace('_', ' ')} {shortlist(act.targets)}"
+            lines += hanging("  ", printable(told), width, "dim")
     return Section("Rollback", tuple(lines), "approved with the plan")
 
 
@@ -435,7 +436,7 @@ def vote_section(
     if not lines:
         lines.append(text_line("no votes yet", "dim"))
     if proposal.needs:
-        more = f"{proposal.needs} more vote{'s' if proposal.needs != 1 else ''}: {printable(proposal.need)}"
+        more = f"{counted(proposal.needs, 'more vote')}: {printable(proposal.need)}"
         lines += hanging("needs  ", more, width, "warn")
     if proposal.needs and proposal.self_approvable and proposal.tier in ("T2", "T3"):
         lines += hanging("       ", NO_TWO, width, "", "warn")

@@ -27,11 +27,11 @@ from console.views.sections import (
     bar,
     fact,
     legend,
-    plural,
     quantity,
     quota_parts,
     text_line,
 )
+from engine.model.quantities import counted
 from engine.model.queries import (
     BurstReport,
     DecisionReport,
@@ -389,7 +389,7 @@ def _decisions(report: FairnessReport, detail: QueueDetail, width: int) -> Secti
     if not lines:
         lines = [text_line("no recent start by it or ahead of it", "dim")]
     more = len(made) - MAX_DECISIONS
-    return Section("Recent starts, and why", tuple(lines), f"{more} more {plural('start', more)}" if more > 0 else "")
+    return Section("Recent starts, and why", tuple(lines), counted(more, "more start") if more > 0 else "")
 
 
 # -- who went first, in words -----------------------------------------------------------------------------------------

@@ -19,14 +19,14 @@ from console.text.terminal_text import (
     duration,
     fit,
     fit_name,
-    money,
     permille,
     printable,
     timestamp,
     wrap,
 )
 from console.views.proposal import hanging
-from console.views.sections import Line, Section, plural, text_line
+from console.views.sections import Line, Section, text_line
+from engine.model.quantities import counted, shortlist, usd
 from recommender.findings.suggestions import figure
 
 if TYPE_CHECKING:
@@ -132,8 +132,7 @@ def action_text(each: Recommendation) -> str:
     """The action in words."""
     suggestion = each.suggestion
     targets = [printable(target) for target in suggestion.targets]
-    more = f" and {len(targets) - SHOWN_IDS:,} more" if len(targets) > SHOWN_IDS else ""
-    ids = ", ".join(targets[:SHOWN_IDS]) + more
+    ids = shortlist(targets, SHOWN_IDS)
     if suggestion.action == "notify":
         return f"notify the owners of {ids}" if targets else "investigate"
     behind = f" {printable(' '.join(suggestion.parameters))}" if suggestion.parameters else ""
@@ -220,7 +219,7 @@ def tried_text(simulated: SuggestionTrial, *, brief: bool = True) -> str:
         return "not yet" if simulated.state == "waiting" else "running ahead …"
     # Of when it is, not how long ago: the page may be read long after it was drawn.
     when = f"v{simulated.version:,} at {timestamp(simulated.at_ms, date=False)}"
-    basis = f"{when}, {duration(simulated.horizon_ms)} ahead, {simulated.seeds} {plural('seed', simulated.seeds)}"
+    basis = f"{when}, {duration(simulated.horizon_ms)} ahead, {counted(simulated.seeds, 'seed')}"
     basis += ", still running" if simulated.state == "running" else ""
     if not brief:
         return basis + (f"; {printable(simulated.why)}" if simulated.why else "")
@@ -290,7 +289,7 @@ def _what(each: Recommendation, width: int) -> list[Line]:
     pairs = [("do", action_text(each)), ("worth", worth_text(each))]
     if suggestion.cost_delta_microusd_hour:
         delta = suggestion.cost_delta_microusd_hour
-        pairs.append(("costs", f"{'+' if delta > 0 else ''}{money(delta)} an hour"))
+        pairs.append(("costs", f"{'+' if delta > 0 else ''}{usd(delta)} an hour"))
     if each.simulated.cost_microusd_hour is not None:
         pairs.append(("on twin", f"{signed_spread('money', each.simulated.cost_microusd_hour)} an hour"))
     if suggestion.expected is not None:

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from console.client.protocol import Health
 from console.text.terminal_text import printable, timestamp
-from console.views.sections import Line, Section, plural, text_line
+from console.views.sections import Line, Section, text_line
+from engine.model.quantities import counted
 from engine.model.queries import Overview
 
 
@@ -84,7 +85,7 @@ def _first_line(health: Health | None) -> tuple[Line, ...]:
         (f"{time} UTC", "the cell's own clock, and how fast it runs"),
         (version, "version of the state; each change makes a new one"),
         ("● connected", "the engine answers; it goes on when you leave"),
-        (f"▲ {incidents:,} {plural('incident', incidents)}", "what somebody was paged for: g I lists them"),
+        (f"▲ {counted(incidents, 'incident')}", "what somebody was paged for: g I lists them"),
     )
     return tuple(Line(((f"{sign:<14}", "accent"), (text, ""))) for sign, text in parts)
 

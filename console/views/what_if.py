@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from console.text.plain_tables import UNCHANGED, change, facts, signed, spread, table
 from console.text.terminal_text import NONE, cut, duration, fit, printable, timestamp, wrap
 from console.views.sections import Line, Section, text_line
-from engine.model.quantities import MIN_RUNS
+from engine.model.quantities import MIN_RUNS, shortlist
 
 if TYPE_CHECKING:
     from engine.model.twin_queries import (
@@ -241,8 +241,7 @@ def _trial(trial: Trial, view: DryRun) -> list[tuple[str, str]]:
 
 
 def _names(ids: Sequence[str]) -> str:
-    more = f" and {len(ids) - SHOWN_NAMES:,} more" if len(ids) > SHOWN_NAMES else ""
-    return ", ".join(printable(name) for name in ids[:SHOWN_NAMES]) + more
+    return printable(shortlist(ids, SHOWN_NAMES))
 
 
 def _many(count: int, noun: str) -> str:

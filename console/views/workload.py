@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from console.actions.key_map import key_of
 from console.forms.filters import quoted
 from console.text.plain_tables import BOUND, conditions, estimate_facts, terms, unblocking_lines
-from console.text.terminal_text import NONE, cut, duration, fit, mebibytes, milli, money, printable, timestamp, wrap
+from console.text.terminal_text import NONE, cut, duration, fit, mebibytes, milli, printable, timestamp, wrap
 from console.text.tones import state_look
 from console.views.lists import RETURNED, Span
 from console.views.sections import FACT, Line, Section, fact, plural, text_line
 from engine.executors.task_files import ProcessReport, TaskView
+from engine.model.quantities import counted, usd
 from engine.model.queries import Change, GroupDetail, HistoryItem, TaskPlace, Unblocking, WorkloadDetail
 from engine.model.specs import RunSpec
 
@@ -61,15 +62,15 @@ def money_section(view: WorkloadDetail, likely: RuntimeEstimate | None) -> list[
     """Cost so far, per hour and in the end, and the odds of the deadline."""
     lines = []
     if view.cost_microusd or view.rate_microusd_hour:
-        rate = f", {money(view.rate_microusd_hour)} an hour now" if view.rate_microusd_hour else ""
-        lines.append(fact("so far", money(view.cost_microusd) + rate))
+        rate = f", {usd(view.rate_microusd_hour)} an hour now" if view.rate_microusd_hour else ""
+        lines.append(fact("so far", usd(view.cost_microusd) + rate))
         if view.wasted_microusd:
             share = view.wasted_microusd * 100 // max(1, view.cost_microusd)
-            lines.append(fact("wasted", f"{money(view.wasted_microusd)}, {share}%: lost work", "warn"))
+            lines.append(fact("wasted", f"{usd(view.wasted_microusd)}, {share}%: lost work", "warn"))
     left = _left(view, likely)
     if left is not None and view.rate_microusd_hour:
         low, high = (view.cost_microusd + view.rate_microusd_hour * ms // 3_600_000 for ms in left)
-        lines.append(fact("total", f"{money(low)} likely, {money(high)} if it runs long"))
+        lines.append(fact("total", f"{usd(low)} likely, {usd(high)} if it runs long"))
     if view.loss_ms:
         lines.append(fact("if stopped", f"{duration(view.loss_ms)} of work lost", "warn"))
     if view.deadline_ms is not None:
@@ -170,7 +171,7 @@ def _states(beside: WorkloadContext) -> str:
         return ""
     counts = ", ".join(f"{count:,} {state}" for state, count in Counter(beside.siblings).most_common())
     first = f" of the first {len(beside.siblings):,}" if beside.siblings_total > len(beside.siblings) else ""
-    return f"  {beside.siblings_total:,} {plural('member', beside.siblings_total)}: {counts}{first}"
+    return f"  {counted(beside.siblings_total, 'member')}: {counts}{first}"
 
 
 def events_section(view: WorkloadDetail, beside: WorkloadContext, width: int) -> Section:
@@ -339,7 +340,7 @@ def process_sections(view: WorkloadDetail, report: ProcessReport | None, width: 
     lines = [_line(view.id, task, width) for task in last.tasks[:MAX_PROCESSES]]
     more = last.tasks_total - len(lines)
     if more > 0:
-        lines.append(text_line(f"… and {more:,} {plural('task', more)} more", "dim"))
+        lines.append(text_line(f"… and {counted(more, 'task')} more", "dim"))
     earlier = f", {len(report.attempts) - 1} earlier" if len(report.attempts) > 1 else ""
     return [
         Section("Processes", tuple(lines), f"attempt {last.attempt}{earlier}", f"{key_of('output')} shows the output")
@@ -464,7 +465,7 @@ def _workload_state(view: WorkloadDetail) -> Section:
         )
     if view.ended_ms is not None:
         lines.append(fact("ended", f"{timestamp(view.ended_ms)} UTC"))
-    return Section("State", tuple(lines), f"{view.attempts} {plural('start', view.attempts)}")
+    return Section("State", tuple(lines), counted(view.attempts, "start"))
 
 
 def _reasons(view: WorkloadDetail, unblocking: Unblocking | None, width: int) -> list[Section]:
@@ -546,8 +547,8 @@ def _placement(view: WorkloadDetail, width: int, most: int = SHOWN_PLACES) -> Se
         lines.append(text_line(f"… and {view.placement_total - len(lines):,} nodes more", "dim"))
     tasks = sum(place.tasks for place in view.placement)
     all_there = view.placement_total == len(view.placement)
-    count = f"{tasks:,} {plural('task', tasks)} on " if all_there else ""
-    note = f"{count}{view.placement_total:,} {plural('node', view.placement_total)}"
+    count = f"{counted(tasks, 'task')} on " if all_there else ""
+    note = f"{count}{counted(view.placement_total, 'node')}"
     return Section("Where it runs", tuple(lines), note)
 
 

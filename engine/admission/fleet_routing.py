@@ -18,7 +18,7 @@ from typing import Literal
 import msgspec
 
 from engine.model.errors import SpecError
-from engine.model.quantities import MIN_RUNS
+from engine.model.quantities import MIN_RUNS, usd
 from engine.model.spec_parts import HOUR_MS, MINUTE_MS, check_id, check_quantity
 from engine.model.specs import RESOURCES, WorkloadSpec, quantity
 from engine.model.twin_queries import Options
@@ -426,7 +426,7 @@ def _why(chosen: CellRow, able: Sequence[CellRow], terms: RoutingTerms, rules: R
         fuller = best.used_permille > chosen.used_permille
         return f"{start}; {best.cell} would do as well{', and is fuller' if fuller else ''}"
     if gain > 0:
-        less = _usd(gain)
+        less = usd(gain)
         return f"{start}; {less} less in cost and waiting than {best.cell}"
     if best.crowded:
         return f"{start}; {best.cell} is {best.used_permille / 10:g}% used"
@@ -443,10 +443,6 @@ def _time(ms: int) -> str:
     if seconds < 120:
         return f"{seconds} s"
     return f"{seconds // 60} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"
-
-
-def _usd(microusd: int) -> str:
-    return f"${microusd / MILLION:,.2f}"
 
 
 # -- a submission as a cell gets it, and what its twin says of it -----------------------------------------------------

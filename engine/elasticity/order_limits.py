@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from engine.elasticity.providers import WINDOW_MS, CloudReport, CloudSpec, ProviderSignal, SimulatedCloud
+from engine.model.quantities import counted
 from engine.model.specs import PoolSpec
 from engine.placement.node_choice import could_stand, grows
 from engine.state.cell_state import State
@@ -242,7 +243,7 @@ class OrderLimits:
             return GrowthRoom(0, 0, 0, at_once, self._failed(pool))
         left = most - state.capacity.pool_nodes[pool] - self.due[pool] - self._ordered[pool]
         if left <= 0:
-            return GrowthRoom(0, 0, 0, at_once, f"is at its maximum, {most} node{'s' if most != 1 else ''}")
+            return GrowthRoom(0, 0, 0, at_once, f"is at its maximum, {counted(most, 'node')}")
         if settings.most_nodes and self._nodes >= settings.most_nodes:
             return GrowthRoom(0, 0, 0, at_once, f"would make the cell larger than {settings.most_nodes} nodes")
         if settings.most_nodes:

@@ -30,7 +30,7 @@ import numpy as np
 from engine.model import events as ev
 from engine.model.columns import view
 from engine.model.errors import NotFoundError, SpecError
-from engine.model.quantities import lognormal_ms
+from engine.model.quantities import counted, lognormal_ms
 from engine.model.specs import (
     HOUR_MS,
     NodeSpec,
@@ -330,7 +330,7 @@ def _granted(state: State, report: MachinesGranted, now_ms: int) -> tuple[list[e
         for machine in new:
             why = _fault(state, order, machine)
             if not why and state.capacity.pool_nodes[pool] + len(nodes) >= most:
-                why = f"its pool may have {most} node{'s' if most != 1 else ''} at most"
+                why = f"its pool may have {counted(most, 'node')} at most"
             if not why and machine.name in nodes:
                 why = "its name is given to another"
             if not why and len(nodes) == left:

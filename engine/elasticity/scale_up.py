@@ -23,6 +23,7 @@ from engine.elasticity.order_limits import OrderLimits
 from engine.elasticity.trial_nodes import Needs, NewNodes, PlacementNeed, PlacementTrial, choose, empty_like
 from engine.model import events as ev
 from engine.model.columns import view
+from engine.model.quantities import counted
 from engine.model.specs import LEVELS, NodeState, WorkloadState
 from engine.placement.gang_placement import Claim, place, unplace
 from engine.placement.node_choice import grows, suits, suits_in, template, zones_of
@@ -325,8 +326,8 @@ class Planner:
         if level is not None and level not in (*PLACED_BY_NAME, LEVELS[-1]):
             return f"may be in different {level}s: only region and zone of a new node are known"
         tasks = sum(need.counts[group] for group in groups)
-        left = f"may grow by {most} node{'s' if most != 1 else ''}"
-        return f"{left}, too few for {tasks} task{'s' if tasks != 1 else ''}"
+        left = f"may grow by {counted(most, 'node')}"
+        return f"{left}, too few for {counted(tasks, 'task')}"
 
     # -- single tasks -------------------------------------------------------------------------------------------------
 

@@ -12,8 +12,9 @@ import numpy as np
 from engine.elasticity.providers import ANSWER_MS
 from engine.elasticity.scale_up import Planner
 from engine.model.columns import view
+from engine.model.quantities import utc
 from engine.model.queries import PoolSize, Reason, ScalingReport
-from engine.model.specs import NodeState, moment
+from engine.model.specs import NodeState
 from engine.placement.node_choice import grows
 from engine.state.cell_state import State
 from engine.state.machines import OrderState
@@ -147,7 +148,7 @@ def _listed(state: State, rows: Sequence[int]) -> str:
     for row in rows[:MAX_NAMED]:
         left = orders.wanted[row] - orders.granted[row] if orders.state[row] == OrderState.OPEN else 0
         at_ms = ready_ms(state, row)
-        when = f"ready about {moment(at_ms)}" if at_ms is not None and at_ms > now_ms else "due any moment"
+        when = f"ready about {utc(at_ms)}" if at_ms is not None and at_ms > now_ms else "due any moment"
         pool = state.capacity.pools[orders.pool[row]].name
         texts.append(f"order {row}, {left + orders.booting[row]} of {pool}, {when}")
     more = f", and {len(rows) - MAX_NAMED} more orders" if len(rows) > MAX_NAMED else ""

@@ -41,6 +41,7 @@ from engine.model import commands as cmd
 from engine.model.commands import IntentChange
 from engine.model.errors import MusterError
 from engine.model.external_cells import FarLook, StepStanding
+from engine.model.quantities import utc
 from engine.model.specs import WorkloadSpec
 from engine.state.external_cell import Intent, Phase, wanted
 
@@ -173,7 +174,7 @@ def _started(far: Any) -> tuple[int, str]:
 def _submission(far: Any, intent: Intent) -> tuple[list[str], str]:
     """By its token, whatever id it has; under the id that it was given; in accounting."""
     found = JobsByToken(far.jobs().list).of(intent.token, far.acts_as)
-    lines = [f"{_of(job)} carries its token: {_state(job)}, submitted {_utc(job.submit_s)}" for job in found]
+    lines = [f"{_of(job)} carries its token: {_state(job)}, submitted {utc(job.submit_s * 1000)}" for job in found]
     if found:
         return lines, "done"
     lines.append("no job in Slurm's list carries its token")
@@ -203,7 +204,7 @@ def _under_its_id(far: Any, intent: Intent) -> str:
         return f"job {job.id}, the id it was given: {_state(job)}"
     return (
         f"job {job.id}, the id it was given, does not carry its token: {job.name} of {job.user or 'nobody'}, "
-        f"{_state(job)}, submitted {_utc(job.submit_s)}"
+        f"{_state(job)}, submitted {utc(job.submit_s * 1000)}"
     )
 
 
@@ -246,10 +247,6 @@ def _shown(standings: Sequence[StepStanding], *, whole: bool) -> str:
 
 def _state(job: Job) -> str:
     return " ".join([job.state, *sorted(job.flags), *(["held"] if job.held else [])])
-
-
-def _utc(at_s: int) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at_s))
 
 
 AT_ONCE = 24

@@ -25,6 +25,8 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from engine.model.quantities import shortlist
+
 
 class MusterError(Exception):
     """Base of all named errors."""
@@ -131,7 +133,6 @@ def of_code(code: str, problem: str, remedy: str) -> MusterError:
 
 MAX_ALIKE = 2_000
 """Names that one with a slip is compared with."""
-MAX_LISTED = 5
 MIN_BEGUN = 3
 """Letters of a name that is taken for the beginning of another."""
 MAX_LOOKED_AT = 100_000
@@ -174,8 +175,7 @@ def not_found(kind: str, names: Iterable[str], known: Iterable[str]) -> NotFound
 
 def listed(names: Sequence[str]) -> str:
     """The first of the names in quotes, and how many more there are."""
-    shown = ", ".join(f"'{name[:64].encode('unicode_escape').decode()}'" for name in names[:MAX_LISTED])
-    return shown + (f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else "")
+    return shortlist([f"'{name[:64].encode('unicode_escape').decode()}'" for name in names])
 
 
 class Misfit(NamedTuple):

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from engine.model.errors import SpecError, did_you_mean
-from engine.model.quantities import money_microusd, shown
+from engine.model.quantities import money_microusd, shortlist, shown
 from engine.model.spec_parts import CURRENCY as CURRENCY
 from engine.model.spec_parts import MAX_PRICE
 from engine.model.specs import CellSpec, PoolSpec
@@ -257,8 +257,7 @@ def _rows(path: Path) -> Iterator[tuple[list[str], int]]:
 
 
 def _lines(rows: Sequence[int]) -> str:
-    few = ", ".join(map(str, rows[:5])) + (f" and {len(rows) - 5:,} more" if len(rows) > 5 else "")
-    return f"line{'s' if len(rows) > 1 else ''} {few}"
+    return f"line{'s' if len(rows) > 1 else ''} {shortlist([str(row) for row in rows])}"
 
 
 def _wrong(name: str, line: int, column: str, problem: str, remedy: str) -> SpecError:

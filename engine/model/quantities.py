@@ -11,6 +11,7 @@ import math
 import random
 import re
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -82,6 +83,8 @@ def _whole(number: Decimal | int, least: str) -> int:
 
 MAX_SPOKEN = 10**12
 """Raw values beyond it are nobody's wish: they are shown as they are."""
+_LAST_MS = 253_402_300_799_000
+"""The last second of the year 9999; no later one can be written."""
 _OF_UNIT: dict[str, Callable[[int], str]] = {
     "overcommit.cpu_milli": lambda value: f"{value / 1000:g}",
     "overcommit.memory_mib": lambda value: f"{value / 1000:g}",
@@ -100,6 +103,40 @@ def with_unit(field: str, value: int) -> str:
     if not value or abs(value) > MAX_SPOKEN:
         return str(value)
     return next((told(value) for unit, told in _OF_UNIT.items() if field.endswith(unit)), str(value))
+
+
+def whole(milli: int) -> str:
+    """Thousandths as people write them: "64", "0.25", "130,000"."""
+    return f"{milli / 1000:,.12g}"
+
+
+def usd(microusd: int) -> str:
+    """An amount as people write it, to the cent."""
+    cents = round(abs(microusd) / 10_000)
+    return f"{'-' if microusd < 0 else ''}${cents // 100:,}.{cents % 100:02d}"
+
+
+def utc(at_ms: int) -> str:
+    """A time as people write it, to the second; after the year 9999 its last second."""
+    return f"{datetime.fromtimestamp(min(at_ms, _LAST_MS) // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def lasting(ms: int) -> str:
+    """About how long: "45 s", "41 min", "3.2 h"."""
+    if ms >= 3_600_000:
+        return f"{ms / 3_600_000:,.1f} h"
+    return f"{ms // 60_000} min" if ms >= 60_000 else f"{ms // 1000} s"
+
+
+def counted(count: int, what: str) -> str:
+    """As in "1 node" and "1,200 nodes"."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def shortlist(names: Sequence[str], most: int = 5) -> str:
+    """As in "wl-1, wl-2 and 3 more"."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def _dollars(microusd: int) -> str:

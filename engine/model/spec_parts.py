@@ -325,12 +325,6 @@ def check_price(price: int, where: str) -> None:
     check_quantity(price, where, most=MAX_PRICE)
 
 
-def usd(microusd: int) -> str:
-    """An amount as people write it, to the cent."""
-    cents = round(abs(microusd) / 10_000)
-    return f"{'-' if microusd < 0 else ''}${cents // 100:,}.{cents % 100:02d}"
-
-
 Qos = Literal["guaranteed", "burstable", "best_effort"]
 OVERCOMMITTED = ("cpu_milli", "memory_mib")
 """Resources that may be promised more than once. A device or a disk that is full cannot be shared out again."""

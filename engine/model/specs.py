@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sized
-from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Literal
 
@@ -752,10 +751,6 @@ def memory_by_name(model: str) -> int:
     return next((MEMORY_MIB[word] for word in re.split(r"[^A-Z0-9]+", name) if word in MEMORY_MIB), 0)
 
 
-_LAST_MOMENT_MS = 253_402_300_799_000
-"""The end of the year 9999."""
-
-
 def quantity(resource: int, value: int) -> str:
     """A quantity of RESOURCES[resource] as people write it."""
     name = RESOURCES[resource]
@@ -765,12 +760,6 @@ def quantity(resource: int, value: int) -> str:
         return f"{value / 1000:g} GPU"
     what = "memory" if name == "memory_mib" else "disk"
     return f"{value:g} MiB {what}" if 0 < value < 1024 else f"{value / 1024:.4g} GiB {what}"
-
-
-def moment(at_ms: int) -> str:
-    """A cell time as people write it."""
-    at = datetime.fromtimestamp(min(at_ms, _LAST_MOMENT_MS) // 1000, UTC)
-    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 class UsageSample(Spec, frozen=True, kw_only=True):

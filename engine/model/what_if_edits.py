@@ -25,7 +25,7 @@ from typing import Literal, NoReturn, get_args
 import msgspec
 
 from engine.model.errors import SpecError, misfit, nearest
-from engine.model.quantities import cpu_milli, duration_ms, gpu_milli, memory_mib, spelt
+from engine.model.quantities import cpu_milli, duration_ms, gpu_milli, memory_mib, shortlist, spelt
 from engine.model.specs import Policy, Spec, WorkloadSpec
 
 MAX_EDITS = 100
@@ -493,9 +493,7 @@ def _thousandths(milli: int) -> str:
 
 
 def _submit_text(e: SubmitEdit) -> str:
-    ids = [spec.id for spec in e.workloads[:3]]
-    more = f" and {len(e.workloads) - 3} more" if len(e.workloads) > 3 else ""
-    return f"submit {', '.join(ids)}{more}"
+    return f"submit {shortlist([spec.id for spec in e.workloads], 3)}"
 
 
 _WRITERS: dict[type, Callable[..., str]] = {

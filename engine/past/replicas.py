@@ -23,7 +23,7 @@ from engine.journal.outside_readers import read
 from engine.journal.past_states import PastSpan, span
 from engine.model.errors import BusyError, JournalError, MusterError, RefusedError, SpecError, of_code
 from engine.model.past_queries import PastStatus
-from engine.model.specs import moment
+from engine.model.quantities import utc
 from engine.past.process import BuildProgress, PastRequest, PlaceFields
 from engine.read_replica import (
     PATIENCE_S,
@@ -80,7 +80,7 @@ class PastReplica:
         try:
             return answer_json(self._lanes[urgency_by_name(what)].ask(question(what, arguments)))
         except (CopyGone, CopyFailed):
-            at = moment(self.request.at_ms)
+            at = utc(self.request.at_ms)
             raise RefusedError(f"the copy of the cell as of {at} did not answer", "Try again for that time") from None
 
     def close(self) -> None:
@@ -124,8 +124,8 @@ class PastReplicas:
         found = self.span()
         if not found.earliest_ms <= at_ms <= now_ms:
             raise SpecError(
-                "at", f"{moment(at_ms)} is {'before' if at_ms < found.earliest_ms else 'after'} what can be shown",
-                f"Give a time from {moment(found.earliest_ms)} to {moment(now_ms)}",
+                "at", f"{utc(at_ms)} is {'before' if at_ms < found.earliest_ms else 'after'} what can be shown",
+                f"Give a time from {utc(found.earliest_ms)} to {utc(now_ms)}",
             )  # fmt: skip
         return found
 
@@ -159,7 +159,7 @@ class PastReplicas:
             raise of_code(progress.code, progress.problem, progress.remedy)
         if progress.version < 0:
             done = f"{progress.permille // 10}% done"
-            raise BusyError(f"the cell as of {moment(request.at_ms)} is being rebuilt, {done}", "Try again later")
+            raise BusyError(f"the cell as of {utc(request.at_ms)} is being rebuilt, {done}", "Try again later")
         return replica.ask(what, arguments)
 
     def version(self, request: PastRequest) -> int:

@@ -29,6 +29,7 @@ from engine.capacity.devices import SHARE_STEP, PoolIndex
 from engine.capacity.index import NOWHERE, OPEN, Capacity
 from engine.capacity.task_shapes import Bonds, Demand, Shape, tolerates
 from engine.model.columns import Ints, Mask, view
+from engine.model.quantities import shortlist
 from engine.model.specs import LEVELS, NodeSpec, NodeState, PoolSpec, WorkloadSpec
 from engine.state import allocations
 from engine.state.cell_state import BOUND, State
@@ -106,7 +107,7 @@ def named_taints(capacity: Capacity, shape: Shape, nodes: Mask) -> str:
             if taint.effect == "NoSchedule" and not tolerates(shape.tolerations, taint)
         }
     )
-    return named(names)
+    return shortlist(names, 3)
 
 
 def _company(state: State, shape: Shape, left: Mask) -> Iterator[Bar]:
@@ -125,7 +126,7 @@ def _company(state: State, shape: Shape, left: Mask) -> Iterator[Bar]:
         left = left & ~barred
         count = int(barred.sum())
         where = f"the {LEVELS[company.level[term]]}" if company.level[term] < len(LEVELS) - 1 else "the node"
-        others = named(_who(state, term, keepers=bool(only.shunned)))
+        others = shortlist(_who(state, term, keepers=bool(only.shunned)), 3)
         if only.near:
             yield Bar(token, count, f"are not in {where} of {others}, which it must be near to", "")
         elif only.apart:
@@ -141,11 +142,6 @@ def _who(state: State, term: int, *, keepers: bool) -> list[str]:
     w, company = state.workloads, state.capacity.company
     rows = np.flatnonzero(np.isin(view(w.state), BOUND)).tolist()
     return [w.ids[row] for row in rows if term in w.marks(row, company)[keepers]]
-
-
-def named(names: list[str]) -> str:
-    more = len(names) - MAX_NAMED
-    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def grows(pool: PoolSpec) -> bool:

@@ -21,6 +21,7 @@ from engine.capacity.topology import CELL, Spans, ranks_in_order
 from engine.model.columns import Numbers, view
 from engine.model.errors import SpecError
 from engine.model.events import BACKFILLED, BORROWED, BURST, EVICTION_CAUSES, FAILURE_CAUSES
+from engine.model.quantities import counted
 from engine.model.queries import (
     DEFAULT_COLUMNS,
     BudgetReport,
@@ -368,7 +369,7 @@ class Reader:
         """The detail of a history entry in words: how much, why, and for whom."""
         ids = self._state.workloads.ids
         if what == PLACED:
-            return f"on {detail} node{'s' if detail != 1 else ''}"
+            return f"on {counted(detail, 'node')}"
         if what == EVICTED:
             cause, by = detail & 0xFF, (detail >> 8) - 1
             name = EVICTION_CAUSES[cause]
@@ -391,13 +392,13 @@ class Reader:
             return self._resized(detail)
         if what == SWAPPED:
             lost, gained = detail & 0xFFFFFF, detail >> 24
-            return f"{lost} task{'s' if lost != 1 else ''} lost, {gained} placed elsewhere; back at its last checkpoint"
+            return f"{counted(lost, 'task')} lost, {gained} placed elsewhere; back at its last checkpoint"
         if what in (GROWN, SHRUNK):
             tasks, by = detail & 0xFFFFFF, (detail >> 24) - 1
-            counted = f"{tasks} task{'s' if tasks != 1 else ''}"
+            changed = counted(tasks, "task")
             if what == GROWN:
-                return f"{counted} more"
-            return f"{counted} less" if by == NONE else f"{counted} less, to make room for {ids[by]}"
+                return f"{changed} more"
+            return f"{changed} less" if by == NONE else f"{counted} less, to make room for {ids[by]}"
         return ""
 
     def _resized(self, change: int) -> str:

@@ -18,13 +18,12 @@ from engine.capacity.topology import NearestDomain, domain_room, levels_asked, n
 from engine.elasticity.scaling_report import outlook
 from engine.external.slurm.limits import outside_reasons, outside_token, without_cycle
 from engine.model.columns import Numbers, view
+from engine.model.quantities import shortlist, usd, utc
 from engine.model.queries import Reason
-from engine.model.spec_parts import usd
 from engine.model.specs import LEVELS, RESOURCES, NodeState, QueueMode, WorkloadState, quantity
-from engine.model.specs import moment as moment
 from engine.placement.fragmentation import free_gpu, in_one_piece
 from engine.placement.gang_placement import place, unplace, variants
-from engine.placement.node_choice import Bar, bars, condition, could_be, grows, named, named_taints
+from engine.placement.node_choice import Bar, bars, condition, could_be, grows, named_taints
 from engine.scheduling.backfill import PromisedStart
 from engine.scheduling.candidate_order import order_of
 from engine.scheduling.cycle_memory import CycleMemory
@@ -450,9 +449,9 @@ class QueueBlockers:
     def _clearing(self) -> Iterator[Reason]:
         clearing = self._state.bookings.clearing_for(self._row)
         if clearing is not None:
-            victims = named([self._state.workloads.ids[victim] for victim in clearing.victims])
+            victims = shortlist([self._state.workloads.ids[victim] for victim in clearing.victims], 3)
             writes = _plural(len(clearing.victims), "writes a checkpoint", "write checkpoints")
-            yield Reason(token=PREEMPTED, text=f"{victims} {writes} to make room, until {moment(clearing.at_ms)}")
+            yield Reason(token=PREEMPTED, text=f"{victims} {writes} to make room, until {utc(clearing.at_ms)}")
 
     def _held_queue(self) -> Iterator[Reason]:
         queues = self._state.queues
@@ -469,7 +468,7 @@ class QueueBlockers:
             spec, outlook = budgets.specs[budget], budgets.outlook(budget, now_ms)
             text = (
                 f"budget {spec.name} of {spec.scope} {spec.of} has spent {usd(outlook.spent)} of "
-                f"{usd(spec.limit_microusd)}; its next window starts {moment(outlook.window_end_ms)}"
+                f"{usd(spec.limit_microusd)}; its next window starts {utc(outlook.window_end_ms)}"
             )
             raised = f"budget {spec.name} is raised"
             approved = f"its spending is approved, or {raised}"
@@ -516,7 +515,9 @@ class QueueBlockers:
         elif self._class.shapes and (lacking := self._no_such_nodes()):
             text = lacking
         elif named_pools:
-            text = f"no node in {named(list(named_pools))}, the pools of its queue, meets the request of its tasks"
+            text = (
+                f"no node in {shortlist(list(named_pools), 3)}, the pools of its queue, meets the request of its tasks"
+            )
         else:
             text = "no node of the cell meets the request of its tasks"
         yield Reason(token=NO_NODES, text=text)
@@ -628,7 +629,7 @@ class QueueBlockers:
         state = self._state
         own, promised = self._own_reservation, _promised(state, self._memory)
         if own is not None and self._own_reservation_keeps_it():
-            text = f"may use only the nodes of reservation {own.spec.name}, which starts at {moment(own.spec.start_ms)}"
+            text = f"may use only the nodes of reservation {own.spec.name}, which starts at {utc(own.spec.start_ms)}"
             yield Reason(token=RESERVED, text=text)
         elif self._lacks_room(self._first_way) and (kept := self._kept_from(self._first_way)):
             yield from self._nodes_kept(kept)
@@ -656,7 +657,7 @@ class QueueBlockers:
                 yield Reason(
                     token=RESERVED,
                     text=f"{_nodes(len(spec.nodes))} it could use are held by reservation {spec.name}, from "
-                    f"{moment(spec.start_ms)} until {moment(spec.end_ms)}",
+                    f"{utc(spec.start_ms)} until {utc(spec.end_ms)}",
                     unblock=f"the end of {spec.name}, or an estimate that ends before it begins",
                 )
         for clearing in state.bookings.clearings:
@@ -665,7 +666,7 @@ class QueueBlockers:
                 kept = _nodes(int(nodes[clearing.booking - OPEN]))
                 yield Reason(
                     token=RESERVED,
-                    text=f"{kept} it could use are kept for {first}, which starts there at {moment(clearing.at_ms)}",
+                    text=f"{kept} it could use are kept for {first}, which starts there at {utc(clearing.at_ms)}",
                     unblock=f"the start of {first}",
                 )
 
@@ -681,7 +682,7 @@ class QueueBlockers:
         known = [pool for pool in shape.pools if self._state.capacity.pool_nodes[pool] or grows(pools[pool])]
         if not known:
             return "the nodes of its reservation"
-        return f"{_plural(len(known), 'pool', 'pools')} {named([pools[pool].name for pool in known])}"
+        return f"{_plural(len(known), 'pool', 'pools')} {shortlist([pools[pool].name for pool in known], 3)}"
 
     def _not_ready(self, shape: Shape) -> str:
         capacity = self._state.capacity
@@ -770,7 +771,7 @@ def _time(state: State, row: int) -> list[Reason]:
     w = state.workloads
     if w.wake[row] < 0 or w.wake[row] <= state.now_ms:
         return []
-    until = moment(w.wake[row])
+    until = utc(w.wake[row])
     if w.attempts[row]:
         text = f"its attempt {w.attempts[row]} did not succeed; the next may begin at {until}"
         return [Reason(token=BACKOFF, text=text)]

@@ -15,9 +15,10 @@ import numpy as np
 
 from engine.model import events as ev
 from engine.model.columns import view
+from engine.model.quantities import counted, usd, utc
 from engine.model.queries import Change, Changes
-from engine.model.spec_parts import exit_words, usd
-from engine.model.specs import NodeState, QueueMode, WorkloadState, moment
+from engine.model.spec_parts import exit_words
+from engine.model.specs import NodeState, QueueMode, WorkloadState
 from engine.state.budgets import BudgetStage
 from engine.state.cell_state import State
 from engine.state.external_cell import Phase, wording_of
@@ -32,10 +33,6 @@ def words_of(state: State, event: ev.AnyEvent) -> Words:
     """The words of one event. What has none in the table is told by its name alone."""
     words = _TABLE.get(type(event))
     return words(state, event) if words is not None else (type(event).__name__.lower(), "", "")
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'s' if count != 1 else ''}"
 
 
 def _places(groups: tuple[ev.GroupPlacement, ...]) -> int:
@@ -61,7 +58,7 @@ def _of_workload(what: str) -> Callable[[State, Any], Words]:
 
 
 def _placed(state: State, event: ev.Placed) -> Words:
-    return "placed", state.workloads.ids[event.row], f"on {_counted(_places(event.groups), 'node')}"
+    return "placed", state.workloads.ids[event.row], f"on {counted(_places(event.groups), 'node')}"
 
 
 def _evicted(state: State, event: ev.Evicted) -> Words:
@@ -83,8 +80,8 @@ def _shrunk(state: State, event: ev.Shrunk) -> Words:
 
 def _swapped(state: State, event: ev.Swapped) -> Words:
     gained = sum(sum(memoryview(group.counts).cast("i")) for group in event.groups)
-    went_on = f"{_counted(gained, 'task')} placed anew" if gained else "goes on with fewer tasks"
-    return "swapped", state.workloads.ids[event.row], f"{_counted(len(event.nodes) // 4, 'node')} lost, {went_on}"
+    went_on = f"{counted(gained, 'task')} placed anew" if gained else "goes on with fewer tasks"
+    return "swapped", state.workloads.ids[event.row], f"{counted(len(event.nodes) // 4, 'node')} lost, {went_on}"
 
 
 def _reestimated(state: State, event: ev.Reestimated) -> Words:
@@ -107,24 +104,24 @@ def _noted(state: State, event: ev.NodesNoted) -> Words:
 def _ordered(state: State, event: ev.Ordered) -> Words:
     zone = f" in {event.zone}" if event.zone else ""
     workload = f" for {state.workloads.ids[event.row]}" if event.row >= 0 else ""
-    return "ordered", _pool(state, event), f"{_counted(event.count, 'node')}{zone}{workload}"
+    return "ordered", _pool(state, event), f"{counted(event.count, 'node')}{zone}{workload}"
 
 
 def _order_ended(state: State, event: ev.OrderEnded) -> Words:
     granted, wanted = state.orders.granted[event.order], state.orders.wanted[event.order]
-    detail = f"{granted} of {_counted(wanted, 'node')} granted"
+    detail = f"{granted} of {counted(wanted, 'node')} granted"
     return f"order {OrderState(event.how).label}", f"order {event.order}", detail
 
 
 def _backed_off(state: State, event: ev.BackedOff) -> Words:
     if event.until_ms:
-        return "backed off", _pool(state, event), f"not asked for nodes until {moment(event.until_ms)}"
+        return "backed off", _pool(state, event), f"not asked for nodes until {utc(event.until_ms)}"
     return "back", _pool(state, event), "delivers again"
 
 
 def _machines_refused(state: State, event: ev.MachinesRefused) -> Words:
     of = f"order {event.order}" if event.order >= 0 else event.names[0]
-    given_back = f"{_counted(len(event.names), 'machine')} given back"
+    given_back = f"{counted(len(event.names), 'machine')} given back"
     return "refused", of, f"{given_back}, {event.names[0]} first: {event.reason}"
 
 
@@ -187,19 +184,19 @@ _TABLE: dict[type[Any], Callable[[State, Any], Words]] = {
     ),
     ev.Ordered: _ordered,
     ev.NodesGranted: lambda state, e: (
-        "granted", f"order {e.order}", f"{_counted(len(e.nodes), 'node')}, {e.nodes[0].id} first",
+        "granted", f"order {e.order}", f"{counted(len(e.nodes), 'node')}, {e.nodes[0].id} first",
     ),
     ev.OrderEnded: _order_ended,
     ev.BackedOff: _backed_off,
     ev.MachinesRefused: _machines_refused,
     ev.DemandNoted: lambda state, e: (
-        "asked for", _pool(state, e), f"{_counted(e.nodes, 'node')}, the most of this hour",
+        "asked for", _pool(state, e), f"{counted(e.nodes, 'node')}, the most of this hour",
     ),
     ev.TargetsSet: lambda state, e: ("targets set", _pool(state, e), f"{len(e.targets)} in all"),
     ev.PoolScalingSet: lambda state, e: (
         "scaling set", _pool(state, e), f"{e.scaling.least} to {e.scaling.most} nodes",
     ),
-    ev.Reserved: lambda state, e: ("reserved", e.reservation.name, _counted(len(e.reservation.nodes), "node")),
+    ev.Reserved: lambda state, e: ("reserved", e.reservation.name, counted(len(e.reservation.nodes), "node")),
     ev.Unreserved: lambda state, e: ("reservation over", e.name, ""),
     # Other schedulers.
     ev.Intended: lambda state, e: ("wanted of Slurm", f"i{e.number}", wording_of(e.command)),
@@ -234,10 +231,10 @@ _TABLE: dict[type[Any], Callable[[State, Any], Words]] = {
     # The engine itself.
     ev.DowntimeBegan: lambda state, e: ("downtime began", "engine", "no engine decides from here on"),
     ev.DowntimeEnded: lambda state, e: (
-        "downtime over", "engine", f"no engine was running since {moment(e.since_ms)}",
+        "downtime over", "engine", f"no engine was running since {utc(e.since_ms)}",
     ),
     ev.ClockHeld: lambda state, e: (
-        "clock held", "engine", f"the host's clock shows {moment(e.host_ms)}; the cell keeps its own time",
+        "clock held", "engine", f"the host's clock shows {utc(e.host_ms)}; the cell keeps its own time",
     ),
 }  # fmt: skip
 

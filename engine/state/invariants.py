@@ -10,6 +10,7 @@ import numpy as np
 
 from engine.capacity.index import NOWHERE
 from engine.model.columns import Rows, view
+from engine.model.quantities import shortlist
 from engine.model.specs import RESOURCES, NodeState, WorkloadState
 from engine.state.allocations import RequestColumns
 from engine.state.cell_state import BOUND, State
@@ -136,5 +137,4 @@ def _of_places(state: State) -> list[str]:
 def _named(what: str, wrong: Rows, names: list[str]) -> list[str]:
     """The complaint and the first it is about, if there is any."""
     rows = np.flatnonzero(wrong).tolist()
-    more = f" and {len(rows) - NAMED:,} more" if len(rows) > NAMED else ""
-    return [f"{what} {', '.join(names[row] for row in rows[:NAMED])}{more}"] if rows else []
+    return [f"{what} {shortlist([names[row] for row in rows], NAMED)}"] if rows else []

@@ -36,8 +36,8 @@ import numpy as np
 from engine.capacity.task_shapes import accepts
 from engine.model import events as ev
 from engine.model.columns import Table, view
+from engine.model.quantities import utc
 from engine.model.specs import FLEXIBLE_TYPES, HOUR_MS, PoolSpec, WorkloadState
-from engine.model.specs import moment as time_text
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -312,7 +312,7 @@ def resume(engine: Engine, host_ms: int, *, follow: bool) -> str:
         engine.hold_clock(host_ms)
         how = "; start it with --catch-up to follow the host's clock" if host_ms > left_ms else ""
         return (
-            f"this host's clock shows {time_text(host_ms)}, the journal ends at {time_text(left_ms)}: "
+            f"this host's clock shows {utc(host_ms)}, the journal ends at {utc(left_ms)}: "
             "the cell goes on from "
             f"there{how}"
         )
@@ -320,5 +320,5 @@ def resume(engine: Engine, host_ms: int, *, follow: bool) -> str:
         engine.catch_up(host_ms)
     if host_ms < left_ms + MIN_DOWNTIME_MS:
         return ""
-    between = f"from {time_text(left_ms)} to {time_text(host_ms)}"
+    between = f"from {utc(left_ms)} to {utc(host_ms)}"
     return f"no engine was running {between}: idle capacity in that time is charged as downtime"

@@ -28,6 +28,7 @@ from engine.control import Engine
 from engine.model import commands as cmd
 from engine.model.columns import Rows, view
 from engine.model.errors import MusterError, NotFoundError, SpecError
+from engine.model.quantities import shortlist
 from engine.model.queries import (
     Consolidation,
     ConsolidationPlan,
@@ -39,7 +40,6 @@ from engine.model.queries import (
 from engine.model.specs import HOUR_MS, TaskGroup, Toleration, WorkloadState
 from engine.placement.fragmentation import headline_ppm, in_one_piece
 from engine.placement.gang_placement import Claim, place, unplace, variants
-from engine.placement.node_choice import named
 from engine.reads.pending_reasons import FRAGMENTED, SCATTERED
 from engine.scheduling.migration import KEPT, Movable
 from engine.scheduling.preemption import bound_rows, off_nodes
@@ -134,7 +134,7 @@ def check(state: State, request: ConsolidationRequest) -> None:
     if request.pool:
         pool = state.capacity.pool_of.get(request.pool)
         if pool is None:
-            names = named([spec.name for spec in state.capacity.pools])
+            names = shortlist([spec.name for spec in state.capacity.pools], 3)
             raise NotFoundError(f"there is no pool '{request.pool[:64]}'", f"Pools: {names}")
         if not 0 < request.free_nodes <= state.capacity.pool_nodes[pool]:
             most = state.capacity.pool_nodes[pool]
@@ -231,7 +231,7 @@ class _Planner:
                 return self._tried_out(goal, layout)
             level[stuck] = KEPT
             ids = self.state.workloads.ids
-            why = f"work that would have to move finds no other place: {named([ids[row] for row in stuck])}"
+            why = f"work that would have to move finds no other place: {shortlist([ids[row] for row in stuck], 3)}"
         return None, f"none found in {MAX_ROUNDS} searches; {why}"
 
     def _short(self, goal: PlacementGoal) -> str:
@@ -371,12 +371,12 @@ class _Planner:
                 return None, f"{ids[row]} would be stopped too"
         starts = [row for row in bound_rows(after).tolist() if row not in before]
         if goal.row != NONE and goal.row not in starts:
-            others = named([ids[row] for row in starts])
+            others = shortlist([ids[row] for row in starts], 3)
             return None, f"others that go first would take the room: {others}" if others else "it would still not start"
         if goal.row == NONE:
             there = [ids[row] for row in moved for node, _ in self._places(after, row) if node in layout.nodes]
             if there:
-                return None, f"{named(there)} would be put back where it is"
+                return None, f"{shortlist(there, 3)} would be put back where it is"
         return self._summed_up(goal, layout, starts, fork)
 
     def _summed_up(

@@ -24,8 +24,9 @@ from engine.control import Engine
 from engine.model import commands as cmd
 from engine.model.columns import view
 from engine.model.errors import MusterError
+from engine.model.quantities import counted, shortlist, usd, utc
 from engine.model.queries import ConsolidationRequest, Counterfactual, Unblocking
-from engine.model.spec_parts import MICROUSD, usd
+from engine.model.spec_parts import MICROUSD
 from engine.model.specs import (
     LEVELS,
     FlavorQuota,
@@ -41,7 +42,6 @@ from engine.model.specs import (
     quantity,
 )
 from engine.placement.gang_placement import variants
-from engine.placement.node_choice import named
 from engine.reads.pending_reasons import (
     ARRAY_LIMIT,
     BACKOFF,
@@ -61,7 +61,6 @@ from engine.reads.pending_reasons import (
     SUSPENDED,
     amount,
     borrowers,
-    moment,
 )
 from engine.scheduling.candidate_order import order_of
 from engine.state.cell_state import BOUND, State
@@ -204,12 +203,12 @@ class _Search:
         w = self.state.workloads
         if not self._may_be_copied():
             return
-        targets = named([w.ids[target] for target, _ in w.dependencies(self.row)])
+        targets = shortlist([w.ids[target] for target, _ in w.dependencies(self.row)], 3)
         yield self._try(self._copy("dependency", f"{self.id} is submitted again without waiting for {targets}"))
 
     def without_start_time(self) -> Iterator[Counterfactual | None]:
         if self._may_be_copied():
-            text = f"{self.id} is submitted again without waiting until {moment(self.state.workloads.wake[self.row])}"
+            text = f"{self.id} is submitted again without waiting until {utc(self.state.workloads.wake[self.row])}"
             yield self._try(self._copy("start_time", text, not_before_ms=0))
 
     def more_budget(self) -> Iterator[Counterfactual | None]:
@@ -325,7 +324,7 @@ class _Search:
             total = sum(part for _, part in leaving)
             text = f"queue {name} returns {amount(lack.slot, total)}"
             text += " that it borrows" if total <= borrowed else f", {amount(lack.slot, borrowed)} of it borrowed"
-            text += f" ({named(list(ids))} {_be(ids)} requeued and the queue is held)"
+            text += f" ({shortlist(list(ids), 3)} {_be(ids)} requeued and the queue is held)"
             yield self._try(ChangeTrial("returned", text, (cmd.HoldQueues(names=(name,)), cmd.Requeue(ids=ids))))
 
     def _least_costly(self, queue: int, lack: Lack) -> list[tuple[int, int]]:
@@ -393,7 +392,7 @@ class _Search:
             nodes = self._asleep_enough(span)
             if nodes:
                 ids = tuple(self.state.capacity.node_ids[node] for node in nodes)
-                text = f"{_counted(len(ids), 'node')} {_be(ids)} uncordoned ({named(list(ids))})"
+                text = f"{counted(len(ids), 'node')} {_be(ids)} uncordoned ({shortlist(list(ids), 3)})"
                 yield self._try(ChangeTrial("uncordon", text, (cmd.Uncordon(ids=ids),)))
                 return
 
@@ -452,9 +451,9 @@ class _Search:
         made = plan(self._engine, ConsolidationRequest(unblock=self.id)).found
         if made is not None and made.worth_it:
             ids = [move.id for move in made.moves]
-            nodes = named(list(dict.fromkeys(node for move in made.moves for node in move.nodes)))
+            nodes = shortlist(list(dict.fromkeys(node for move in made.moves for node in move.nodes)), 3)
             moves = tuple(cmd.Move(id=move.id, nodes=move.nodes) for move in made.moves)
-            text = f"{named(ids)} {_be(ids)} moved to {nodes}"
+            text = f"{shortlist(ids, 3)} {_be(ids)} moved to {nodes}"
             yield self._try(ChangeTrial("consolidate", text, (cmd.Migrate(moves=moves),)))
 
     def more_nodes(self) -> Iterator[Counterfactual | None]:
@@ -499,7 +498,7 @@ class _Search:
         def smaller(left_out: int) -> ChangeTrial:
             tasks = most - left_out
             fewer = msgspec.structs.replace(group, count=tasks, min_count=0)
-            text = f"{self.id} is submitted again with {tasks} of {_counted(fewest, 'task')}"
+            text = f"{self.id} is submitted again with {tasks} of {counted(fewest, 'task')}"
             return self._copy("tasks", text, groups=(fewer,), elastic=False)
 
         if most > 0:
@@ -591,12 +590,12 @@ class _Site:
         level = next((at for at in ("rack", "block", "zone", "region") if self.place.get(at)), "")
         where = f" in {level} {self.place[level]}" if level else ""
         if not self.is_new:
-            return f"{_counted(nodes, 'node')} more in pool {self.pool.name}{where}"
+            return f"{counted(nodes, 'node')} more in pool {self.pool.name}{where}"
         tasks = nodes * self.per_node
         vector = self.task.request.vector()
         scarce = next(i for i in _SCARCEST if vector[i])
         model = f" of model {self.pool.gpu_model}" if self.pool.gpu_model and self.task.request.gpu_milli else ""
-        room = f"as room for {_counted(tasks, 'task')} of {task_size(self.shape)}"
+        room = f"as room for {counted(tasks, 'task')} of {task_size(self.shape)}"
         return f"{quantity(scarce, vector[scarce] * tasks)} more{model}{where}, {room}"
 
 
@@ -666,10 +665,6 @@ def _stated(trial: ChangeTrial, workload_id: str, *, smallest: bool = False) -> 
     return Counterfactual(
         kind=trial.kind, text=trial.text, edits=edits, starts=trial.starts or workload_id, smallest=smallest
     )
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _be(names: Sized) -> str:

@@ -23,10 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.admission.workload_changes import RequestRecommendation as Size
+from engine.model.quantities import counted, whole
 from engine.model.specs import PoolSpec
 from engine.state.ledger import share
 from recommender.estimates.queries import Basis, Need, QuantileSpread, SizedKind, UseEstimate
-from recommender.findings.suggestions import MAX_TARGETS, Benefit, Evidence, Suggestion, whole
+from recommender.findings.suggestions import MAX_TARGETS, Benefit, Evidence, Suggestion
 from recommender.history.metrics import RunRecord, kind_of
 
 if TYPE_CHECKING:
@@ -209,7 +210,7 @@ def too_large(kind: SizedKind, ids: Sequence[str]) -> Suggestion:
         ids,
         changes,
         token="oversized",
-        finding=f"{kind.tasks:,} task{'s' * (kind.tasks != 1)} of {kind.kind} request more than they use: "
+        finding=f"{counted(kind.tasks, 'task')} of {kind.kind} request more than they use: "
         f"{whole(max(kind.saved_cpu_milli, 0))} CPU and {max(kind.saved_memory_mib, 0) / 1024:,.0f} GiB could be free",
         counterfactual=f"Not suggested if less than {100 * WASTE:.0f} % of their request were unused",
         nothing="No action: waiting work cannot use the unused part",

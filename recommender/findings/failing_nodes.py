@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from engine.executors.agent_reports import SKEW_MS, SLOW_PERMILLE, AgentsReport, Straggler
-from recommender.findings.suggestions import MAX_TARGETS, Benefit, Evidence, Suggestion, span
+from engine.model.quantities import lasting
+from recommender.findings.suggestions import MAX_TARGETS, Benefit, Evidence, Suggestion
 
 NODE_GPU_MILLI = 8_000
 """What a node counts as where its devices are not known."""
@@ -155,14 +156,14 @@ def skewed_clocks(report: AgentsReport) -> list[Suggestion]:
             kind="clock_skew",
             about="cell",
             severity=report.skewed_count,
-            finding=f"the clocks of {_nodes(report.skewed_count)} are off by more than {span(SKEW_MS)}, "
-            f"that of {node} {span(abs(ms))} {way}",
+            finding=f"the clocks of {_nodes(report.skewed_count)} are off by more than {lasting(SKEW_MS)}, "
+            f"that of {node} {lasting(abs(ms))} {way}",
             action="notify",
             targets=tuple(node for node, _ in report.skewed[:MAX_TARGETS]),
             evidence=(
-                Evidence(metric="largest skew", window="last heartbeat", rows=report.watched, value=span(abs(ms))),
+                Evidence(metric="largest skew", window="last heartbeat", rows=report.watched, value=lasting(abs(ms))),
             ),
-            counterfactual=f"Not suggested if all were within {span(SKEW_MS)}",
+            counterfactual=f"Not suggested if all were within {lasting(SKEW_MS)}",
             alternatives=(
                 "Fix their clocks: log times of their tasks are wrong",
                 "No action: the engine uses only its own clock",

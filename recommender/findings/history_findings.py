@@ -11,16 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from recommender.findings.suggestions import (
-    CPUS_OF_A_GPU,
-    Benefit,
-    Evidence,
-    Expected,
-    ModelSkill,
-    Suggestion,
-    span,
-    whole,
-)
+from engine.model.quantities import lasting, whole
+from recommender.findings.suggestions import CPUS_OF_A_GPU, Benefit, Evidence, Expected, ModelSkill, Suggestion
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -120,13 +112,13 @@ def pools_ahead(
                         baseline=f"{has:,} existing or ordered",
                     ),
                     Evidence(
-                        metric="boot time, 95th percentile", window="of its kind", rows=1, value=span(pool.boot_ms)
+                        metric="boot time, 95th percentile", window="of its kind", rows=1, value=lasting(pool.boot_ms)
                     ),
                 ),
                 counterfactual=f"Not suggested if the p90 were {has:,} nodes or fewer",
                 alternatives=(
                     "Let the autoscaler do this: `muster cell set-autoscaling predict_permille=900`",
-                    f"No action: new work then waits for nodes to boot, {span(pool.boot_ms)} or so",
+                    f"No action: new work then waits for nodes to boot, {lasting(pool.boot_ms)} or so",
                 ),
                 severity=float(more),
                 benefit=Benefit(waiting_gpu_milli_h=_node_milli(pool) * more * pool.boot_ms // HOUR_MS),
@@ -346,13 +338,14 @@ def stale_reservations(reservations: Sequence[ReservationNow], now_ms: int, wait
                 targets=(each.name,),
                 evidence=(
                     Evidence(metric="nodes with work", window="now", rows=each.nodes, value="0"),
-                    Evidence(metric="active for", window="since its start", rows=1, value=span(empty_ms)),
-                    Evidence(metric="time left", window="to its end", rows=1, value=span(left_ms)),
+                    Evidence(metric="active for", window="since its start", rows=1, value=lasting(empty_ms)),
+                    Evidence(metric="time left", window="to its end", rows=1, value=lasting(left_ms)),
                 ),
                 counterfactual="Not suggested if something ran on its nodes, or it ended within the hour",
                 alternatives=(
                     "Ask its owner whether it is still needed",
-                    f"No action: {whole(held)} {'GPU' if each.gpu_milli else 'CPU'} stay reserved for {span(left_ms)}",
+                    f"No action: {whole(held)} {'GPU' if each.gpu_milli else 'CPU'} stay reserved for "
+                    f"{lasting(left_ms)}",
                 ),
                 severity=held / 1000,
                 benefit=Benefit(waiting_gpu_milli_h=useful * min(left_ms, DAY_MS) // HOUR_MS),

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from engine.model.quantities import lasting, whole
 from recommender.findings.anomalies import (
     CHANCE,
     DAY_MS,
@@ -20,7 +21,7 @@ from recommender.findings.anomalies import (
     RareEvent,
     chance_of_share,
 )
-from recommender.findings.suggestions import Evidence, ModelSkill, Suggestion, span, whole
+from recommender.findings.suggestions import Evidence, ModelSkill, Suggestion
 
 STEP_MS = 15 * 60_000
 LOOKBACK_MS = 14 * DAY_MS
@@ -189,7 +190,7 @@ def unusual_level(unusual: UnusualLevel) -> Suggestion:
         evidence=(
             Evidence(
                 metric=f"{metric} of {whose}",
-                window=f"{span(alarm.points * STEP_MS)} at first sight",
+                window=f"{lasting(alarm.points * STEP_MS)} at first sight",
                 rows=alarm.rows,
                 value=value,
                 baseline=f"{usual} is usual at this time, {limit} {which}",
@@ -230,7 +231,7 @@ WORDS = {
 
 def shown(metric: str, value: float) -> str:
     if metric == "wait_p95_s":
-        return span(round(value * 1000))
+        return lasting(round(value * 1000))
     if metric == "cost_rate":
         return f"{value / 1e6:,.2f} USD/h"
     return f"{whole(round(value))} GPU"
@@ -239,7 +240,7 @@ def shown(metric: str, value: float) -> str:
 def short(past_ms: int) -> tuple[str, ...]:
     if past_ms >= SHORT_MS:
         return ()
-    return (f"only {span(past_ms)} of history: weekly pattern not known",)
+    return (f"only {lasting(past_ms)} of history: weekly pattern not known",)
 
 
 # -- failures ---------------------------------------------------------------------------------------------------------

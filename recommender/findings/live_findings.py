@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from engine.model.errors import SpecError
+from engine.model.quantities import lasting, whole
 from engine.model.queries import NodeDetail, Overview, Page
 from engine.model.specs import QueueSpec
 from recommender.findings.suggestions import (
@@ -24,8 +25,6 @@ from recommender.findings.suggestions import (
     Expected,
     ModelSkill,
     Suggestion,
-    span,
-    whole,
 )
 from recommender.history.metrics import kind_of
 
@@ -171,10 +170,10 @@ def quota_suggestion(
             within_ms=CHECK_MS,
         ),
         evidence=(
-            Evidence(metric="longest wait for quota", window="now", rows=len(late), value=span(longest)),
+            Evidence(metric="longest wait for quota", window="now", rows=len(late), value=lasting(longest)),
             Evidence(metric="idle sibling quota", window="now", rows=len(idle), value=neighbours),
         ),
-        counterfactual=f"Not suggested if none had waited over {span(QUOTA_WAIT_MS)}, or if no sibling were idle",
+        counterfactual=f"Not suggested if none had waited over {lasting(QUOTA_WAIT_MS)}, or if no sibling were idle",
         alternatives=(
             f"Raise the quota of {name}, or lower that of an idle sibling: a longer-term change",
             "No action: they start when work of their own queue ends",
@@ -240,7 +239,7 @@ def fragmented_gangs(overview: Overview, waiting: Page) -> list[Suggestion]:
     first = max(late, key=lambda row: (row.get("gpu") or 0, row["wait"]))
     longest = max(row["wait"] for row in late)
     asked_gpu = sum(row.get("gpu") or 0 for row in late)
-    evidence = [Evidence(metric="longest wait for whole pieces", window="now", rows=len(late), value=span(longest))]
+    evidence = [Evidence(metric="longest wait for whole pieces", window="now", rows=len(late), value=lasting(longest))]
     if asked_gpu:
         evidence.append(Evidence(metric="asked for", window="now", rows=len(late), value=f"{whole(asked_gpu)} GPU"))
     if overview.fragmentation_ppm is not None:
@@ -258,7 +257,8 @@ def fragmented_gangs(overview: Overview, waiting: Page) -> list[Suggestion]:
             action="consolidate",
             targets=(first["id"],),
             evidence=tuple(evidence),
-            counterfactual=f"Not suggested if none had waited over {span(FRAGMENTED_WAIT_MS)} because of fragmentation",
+            counterfactual=f"Not suggested if none had waited over {lasting(FRAGMENTED_WAIT_MS)} because of "
+            "fragmentation",
             alternatives=(
                 "Uncordon or add nodes, if possible: nothing is stopped",
                 "No action: it starts when enough work ends on the same nodes",
@@ -312,19 +312,19 @@ def forgotten_cordons(
                 to=taken + capacity,
                 within_ms=CHECK_MS,
             ),
-            finding=f"{empty}, the newest cordon {span(shortest)} old",
+            finding=f"{empty}, the newest cordon {lasting(shortest)} old",
             action="uncordon",
             targets=tuple(node.id for node in idle[:MAX_TARGETS]),
             evidence=(
                 Evidence(
-                    metric="minimum time cordoned", window="since the cordon", rows=len(idle), value=span(shortest)
+                    metric="minimum time cordoned", window="since the cordon", rows=len(idle), value=lasting(shortest)
                 ),
                 Evidence(
                     metric="capacity out of service", window="now", rows=len(idle), value=f"{whole(capacity)} {unit}"
                 ),
                 Evidence(metric="workloads queued", window="now", rows=queued, value=f"{queued:,}"),
             ),
-            counterfactual=f"Not suggested if they had been cordoned for less than {span(CORDONED_MS)} or had work",
+            counterfactual=f"Not suggested if they had been cordoned for less than {lasting(CORDONED_MS)} or had work",
             alternatives=(
                 "Ask who cordoned them, and why, before returning them",
                 f"No action: {whole(capacity)} {unit} stay out of service"
@@ -385,13 +385,13 @@ def overrun_suggestion(kind: str, late: Sequence[OverdueRun], covered: QuantileC
             metric="run so far",
             window="this attempt, the furthest past" if others else "this attempt",
             rows=len(late),
-            value=span(row["run"]),
+            value=lasting(row["run"]),
         ),
         Evidence(
             metric=f"p90 run time of similar jobs ({likely.level})",
             window=f"last {likely.samples} finished",
             rows=likely.samples,
-            value=span(likely.p90_ms),
+            value=lasting(likely.p90_ms),
         ),
     ]
     risk = sum(
@@ -400,13 +400,13 @@ def overrun_suggestion(kind: str, late: Sequence[OverdueRun], covered: QuantileC
     return Suggestion(
         kind="overrun",
         about=kind,
-        finding=f"{others}{row['id']} has run {span(row['run'])}, over {OVERRUN} x the p90 of similar jobs "
-        f"({span(likely.p90_ms)})",
+        finding=f"{others}{row['id']} has run {lasting(row['run'])}, over {OVERRUN} x the p90 of similar jobs "
+        f"({lasting(likely.p90_ms)})",
         action="notify",
         targets=tuple(each["id"] for each, _ in late[:MAX_TARGETS]),
         evidence=tuple(evidence),
         counterfactual=f"Not suggested if {'none' if others else 'it'} had run {'more' if others else 'less'} than "
-        f"{f'{OVERRUN} x the p90 of similar jobs' if others else span(limit)}",
+        f"{f'{OVERRUN} x the p90 of similar jobs' if others else lasting(limit)}",
         alternatives=(
             f"Requeue {'those' if others else 'it'}, if the owner finds {'them' if others else 'it'} stuck: work since "
             "the last checkpoint is lost",
@@ -432,7 +432,7 @@ def doubts(row: Row, likely: RunTimeOpinion, covered: QuantileCoverage | None) -
     if likely.samples < MIN_LIKES:
         found.append(f"only {likely.samples} similar jobs have finished")
     if (row["estimate"] or 0) > row["run"]:
-        found.append(f"its requested time, {span(row['estimate'])}, is not over yet")
+        found.append(f"its requested time, {lasting(row['estimate'])}, is not over yet")
     if covered is None or covered.scored < MIN_SCORED:
         found.append(f"fewer than {MIN_SCORED} estimates have been scored so far")
     elif not CALIBRATED_PERMILLE[0] <= covered.p90_coverage_permille <= CALIBRATED_PERMILLE[1]:

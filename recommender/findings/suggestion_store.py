@@ -8,7 +8,6 @@ that it was rejected, and what is new.
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
@@ -29,7 +28,8 @@ from sqlalchemy import (
 from engine.journal.database import put
 from engine.journal.side_tables import Records
 from engine.model.errors import NotFoundError, RefusedError, SpecError
-from recommender.findings.suggestions import Followed, Suggestion, Track, Verdict, span, tracks
+from engine.model.quantities import lasting, shortlist, utc
+from recommender.findings.suggestions import Followed, Suggestion, Track, Verdict, tracks
 
 WORSE = 1.25
 """So many times as bad as when it was rejected: told again."""
@@ -152,11 +152,11 @@ class SuggestionStore:
                 return True
             return False
         if away_ms >= GONE_MS:
-            news = f"it was gone for {span(away_ms)} and is back"
+            news = f"it was gone for {lasting(away_ms)} and is back"
         elif rejection.severity > 0 and suggestion.severity >= WORSE * rejection.severity:
             news = f"{_value(suggestion)}, where it was {rejection.value}"
         elif suggestion.action != "notify" and (new := sorted(set(suggestion.targets) - set(rejection.targets))):
-            news = f"it is about {', '.join(new[:3])} too" + (f" and {len(new) - 3:,} more" if len(new) > 3 else "")
+            news = f"it is about {shortlist(new, 3)} too"
         else:
             return False
         standing.note = (
@@ -256,11 +256,6 @@ def _promise(suggestion: Suggestion, way: str, now_ms: int, who: str = "") -> Fo
 def _value(suggestion: Suggestion) -> str:
     first = suggestion.evidence[0]
     return f"{first.metric} is {first.value}"
-
-
-def utc(ms: int) -> str:
-    at = datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC)
-    return f"{at:%Y-%m-%d %H:%M} UTC"
 
 
 Matches = Callable[[Suggestion], bool]

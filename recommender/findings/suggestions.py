@@ -197,21 +197,6 @@ def ranked(
     return sorted(rated, key=lambda item: (-item[0], -item[1].severity, item[1].kind, item[1].id))
 
 
-# -- words that findings share ----------------------------------------------------------------------------------------
-
-
-def whole(milli: int) -> str:
-    """Thousandths as people write them: "64", "0.25", "130,000"."""
-    return f"{milli / 1000:,.12g}"
-
-
-def span(ms: int) -> str:
-    """Format a duration as in "3.2 h"; minutes below one hour, seconds below one minute."""
-    if ms >= 3_600_000:
-        return f"{ms / 3_600_000:,.1f} h"
-    return f"{ms // 60_000} min" if ms >= 60_000 else f"{ms // 1000} s"
-
-
 class SuggestionTrial(msgspec.Struct, frozen=True, kw_only=True):
     """Before and after, as the twin of the cell ran ahead."""
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from engine.model.errors import RefusedError, SpecError
+from engine.model.quantities import lasting, shortlist, usd
 from runbooks.actions.declaration import (
     MAX_TEXT,
     ORDERS,
@@ -30,7 +31,7 @@ from runbooks.actions.declaration import (
     required,
     spec_parts,
 )
-from runbooks.plans.amounts import hours, listed, span
+from runbooks.plans.amounts import span
 
 if TYPE_CHECKING:
     from engine.model.commands import AnyCommand
@@ -101,7 +102,7 @@ def refuse_in_force(act: Act, targets: tuple[Target, ...]) -> None:
     canary = required(act.canary, "canary")
     same = tuple(target.id for target in targets if has_tried(target, canary))
     if same:
-        raise RefusedError(f"{listed(same)} already has that", "Leave it out: nothing to do")
+        raise RefusedError(f"{shortlist(same)} already has that", "Leave it out: nothing to do")
 
 
 def canary_back(act: Act, shown: tuple[Target, ...]) -> Iterator[Act]:
@@ -295,8 +296,8 @@ def words(spec: BudgetSpec | None) -> str:
     """As in "$500.00 in 720 h for queue research, then hold"."""
     if spec is None:
         return "none"
-    limit = spec_parts.usd(spec.limit_microusd)
-    return f"{limit} in {hours(spec.window_ms)} for {spec.scope} {spec.of}, then {spec.action}"
+    limit = usd(spec.limit_microusd)
+    return f"{limit} in {lasting(spec.window_ms)} for {spec.scope} {spec.of}, then {spec.action}"
 
 
 def change(act: Act, target: Target) -> tuple[str, str]:
@@ -404,7 +405,7 @@ NOTICE_ACTIONS: tuple[Action, ...] = (
         done=lambda act, before, now: True,
         verified="it is in the outbox; delivery is recorded in the audit",
         inverse="Cannot be undone: the message is sent",
-        title=lambda act: f"Notify {listed(act.targets)}",
+        title=lambda act: f"Notify {shortlist(act.targets)}",
         steps=steps,
         found=lambda before, now, done: f"{now.id} is notified",
     ),

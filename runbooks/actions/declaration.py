@@ -25,7 +25,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 from engine.model.errors import SpecError
-from runbooks.plans.amounts import amount, hours, size, utc
+from engine.model.quantities import counted, lasting, shortlist, utc
+from runbooks.plans.amounts import amount, size
 
 if TYPE_CHECKING:
     from engine.model.commands import AnyCommand
@@ -540,14 +541,13 @@ def nodes_now(size: PoolSize) -> str:
     """As in "4 nodes, 2 more boot, 1 more on order"."""
     there = size.ready + size.other
     more = [f"{count:,} more {what}" for count, what in ((size.booting, "boot"), (size.ordered, "on order")) if count]
-    return ", ".join([f"{there:,} node{'s' if there != 1 else ''}", *more])
+    return ", ".join([counted(there, "node"), *more])
 
 
 def schedule_words(targets: Schedule) -> str:
     """As in "6 nodes from 2026-03-01 08:00:00 UTC, 0 from …"."""
     told = [f"{nodes:,}{' nodes' if not i else ''} from {utc(at_ms)}" for i, (at_ms, nodes) in enumerate(targets)]
-    more = f" and {len(told) - SHOWN} more" if len(told) > SHOWN else ""
-    return f"{', '.join(told[:SHOWN])}{more}" if told else "nothing set"
+    return shortlist(told, SHOWN) or "nothing set"
 
 
 def floors(was: Schedule, to: Schedule) -> list[tuple[int, int]]:
@@ -678,7 +678,7 @@ def workload_facts(action: Action, target: Target) -> str:
     """As in "running, 64 GPU, 3.2 h of work lost"."""
     facts = [target.state, size(target.gpu_milli, target.cpu_milli)]
     if loses_work(action, target):
-        facts.append(f"{hours(loss_ms(action, target))} of work lost")
+        facts.append(f"{lasting(loss_ms(action, target))} of work lost")
     return ", ".join(facts)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from engine.model.errors import RefusedError, SpecError
+from engine.model.quantities import counted, usd
 from runbooks.actions.declaration import (
     BOOTED_MS,
     LARGE_POOL,
@@ -38,7 +39,6 @@ from runbooks.actions.declaration import (
     spec_parts,
     state_of,
 )
-from runbooks.plans.amounts import workloads
 
 if TYPE_CHECKING:
     import msgspec
@@ -124,7 +124,7 @@ NODE_ACTIONS: tuple[Action, ...] = (
         back=by_state({"ready": "uncordon", "cordoned": "cordon"}),
         undoes=("uncordon",),
         found=lambda before, now, done: (
-            f"{state_of(now)} with {workloads(len(now.work))} still there" if now.work else ""
+            f"{state_of(now)} with {counted(len(now.work), 'workload')} still there" if now.work else ""
         ),
     ),
     Action(
@@ -146,7 +146,7 @@ NODE_ACTIONS: tuple[Action, ...] = (
         verified="is draining until its end",
         inverse="Cannot be undone: {them} will be gone after the notice; order or add others",
         found=lambda before, now, done: (
-            f"{state_of(now)}, with {workloads(len(now.work))} until its end" if now.work else ""
+            f"{state_of(now)}, with {counted(len(now.work), 'workload')} until its end" if now.work else ""
         ),
     ),
 )
@@ -204,7 +204,7 @@ def price_back(act: Act, shown: tuple[Target, ...]) -> Iterator[Act]:
 
 
 def change_price(act: Act, target: Target) -> tuple[str, str]:
-    return spec_parts.usd(target.price_microusd_hour), f"{spec_parts.usd(price_of(act) or 0)} an hour for each node"
+    return usd(target.price_microusd_hour), f"{usd(price_of(act) or 0)} an hour for each node"
 
 
 # -- scale_pool -------------------------------------------------------------------------------------------------------
@@ -467,7 +467,7 @@ POOL_ACTIONS: tuple[Action, ...] = (
         inverse="Set price of {them} back to {was}; charges made until then stay",
         back=price_back,
         change=change_price,
-        found=lambda before, now, done: f"a node of {now.id} costs {spec_parts.usd(now.price_microusd_hour)} an hour",
+        found=lambda before, now, done: f"a node of {now.id} costs {usd(now.price_microusd_hour)} an hour",
     ),
     Action(
         name="scale_pool",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from engine.model.errors import RefusedError, SpecError
+from engine.model.quantities import counted
 from runbooks.actions.declaration import (
     LARGE_POOL,
     MAX_CPUS,
@@ -37,7 +38,7 @@ from runbooks.actions.declaration import (
     state_of,
 )
 from runbooks.actions.workloads import PUT_BACK
-from runbooks.plans.amounts import differences, kept, workloads
+from runbooks.plans.amounts import differences, kept
 
 if TYPE_CHECKING:
     from engine.model.commands import AnyCommand
@@ -275,7 +276,7 @@ QUEUE_ACTIONS: tuple[Action, ...] = (
         back=by_state({"open": "open_queue", "held": "hold_queue"}),
         undoes=("open_queue",),
         found=lambda before, now, done: (
-            f"{state_of(now)} with {workloads(len(now.work))} still there" if now.work else ""
+            f"{state_of(now)} with {counted(len(now.work), 'workload')} still there" if now.work else ""
         ),
     ),
     Action(

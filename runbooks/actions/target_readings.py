@@ -17,6 +17,7 @@ import numpy as np
 from engine.model.columns import view
 from engine.model.commands import CARRIED, AnyCommand, why_not
 from engine.model.errors import NotFoundError, RefusedError, SpecError, not_found
+from engine.model.quantities import shortlist
 from engine.model.queries import Query, Term, WorkloadDetail
 from engine.model.specs import RESOURCES, WorkloadState, check_id
 from engine.state.external_cell import Intent, Phase
@@ -25,7 +26,7 @@ from runbooks.actions.declaration import BOUND, MAX_TARGETS, Action
 from runbooks.actions.nodes import AUTOSCALER
 from runbooks.actions.queues import changed_meanwhile
 from runbooks.actions.workloads import RETURNED
-from runbooks.plans.amounts import differences, listed
+from runbooks.plans.amounts import differences
 from runbooks.plans.checks import Verdict
 from runbooks.plans.typed_plan import Act, Difference, Target
 
@@ -68,7 +69,7 @@ def difference(row: Action, shown: Target, now: Target) -> Difference | None:
     if "asks" in row.depends and now.asks != shown.asks:
         return found("another request", "changed", f"{shown.id} was shown with another request")
     if "nodes" in row.depends and now.nodes != shown.nodes:
-        was, is_ = f"on {listed(shown.nodes)}", f"on {listed(now.nodes)}"
+        was, is_ = f"on {shortlist(shown.nodes)}", f"on {shortlist(now.nodes)}"
         return found(was, is_, f"{shown.id} was shown {was} and is {is_} now")
     if now.was != shown.was:
         return found(shown.was, now.was, f"{shown.id} was shown in {shown.was} and is in {now.was} now")
@@ -77,7 +78,7 @@ def difference(row: Action, shown: Target, now: Target) -> Difference | None:
         seen = set(shown.work)
         arrived = tuple(id_ for id_ in now.work if id_ not in seen)
         if arrived:
-            text = f"{shown.id} now has work that was not shown: {listed(arrived)}"
+            text = f"{shown.id} now has work that was not shown: {shortlist(arrived)}"
             return found(f"{len(shown.work)} workloads", f"{len(now.work)} workloads", text)
     return None
 

@@ -12,12 +12,13 @@ from collections.abc import Mapping
 import msgspec
 
 from engine.model.errors import SpecError
+from engine.model.quantities import counted, shortlist
 from engine.model.spec_parts import Autoscaling, changed_settings
 from runbooks.actions.catalogue import CATALOG, find
 from runbooks.actions.declaration import Action, lost, state_of, subject, workload_facts
 from runbooks.actions.nodes import LIMITS
 from runbooks.actions.workloads import PUT_BACK
-from runbooks.plans.amounts import listed, size, span, workloads
+from runbooks.plans.amounts import size, span
 from runbooks.plans.typed_plan import Act, ActionName, ScalingChange, Target, Tier
 
 
@@ -44,7 +45,7 @@ def why_not_inverse(act: Act, shown: tuple[Target, ...], rollback: tuple[Act, ..
             return f"{effects[0][0]} {id_} is not part of the rollback of {act.action}"
     left = tuple(id_ for id_ in wanted if id_ not in given)
     if left:
-        return f"it does not roll back {listed(left)}"
+        return f"it does not roll back {shortlist(left)}"
     for id_, effects in given.items():
         ours, theirs = (" then ".join(action for action, _ in some) for some in (wanted[id_], effects))
         if ours != theirs:
@@ -138,7 +139,7 @@ def by_state(act: Act, targets: tuple[Target, ...], said: str) -> str:
     rest = said.partition("; ")[2] if stops_residents(act) else ""
     if any(map(stops_residents, back)):
         rest = "work running there until then is stopped"
-    named = " and ".join(f"{find(one.action).verb.lower()} {listed(one.targets)}" for one in back)
+    named = " and ".join(f"{find(one.action).verb.lower()} {shortlist(one.targets)}" for one in back)
     named = named[:1].upper() + named[1:] if named else "Nothing to undo: still out of service"
     return f"{named}; {rest}" if rest else named
 
@@ -195,15 +196,19 @@ def node_facts(action: Action, target: Target, work: Mapping[str, Target]) -> st
     if not target.work:
         return f"{target.state}, no work there"
     if not action.stops_others:
-        return f"{target.state}, leaves {workloads(len(target.work))} running"
+        return f"{target.state}, leaves {counted(len(target.work), 'workload')} running"
     held = [work[id_] for id_ in target.work if id_ in work]
     gpu, cpu = sum(w.gpu_milli for w in held), sum(w.cpu_milli for w in held)
-    return f"{target.state}, {PUT_BACK}s {listed(target.work)}, {size(gpu, cpu)}, {lost(action, held)} lost"
+    return f"{target.state}, {PUT_BACK}s {shortlist(target.work)}, {size(gpu, cpu)}, {lost(action, held)} lost"
 
 
 def queue_facts(action: Action, target: Target, work: Mapping[str, Target]) -> str:
     held = [work[id_] for id_ in target.work if id_ in work]
-    return f"{target.state}, {PUT_BACK}s {workloads(len(held))}, {lost(action, held)} lost" if held else target.state
+    return (
+        f"{target.state}, {PUT_BACK}s {counted(len(held), 'workload')}, {lost(action, held)} lost"
+        if held
+        else target.state
+    )
 
 
 def check(act: Act, before: Target, now: Target, *, in_time: bool = False) -> str:

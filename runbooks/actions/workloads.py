@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from engine.model.errors import RefusedError, SpecError
+from engine.model.quantities import shortlist
 from runbooks.actions.declaration import (
     BOUND,
     LARGE_WORK,
@@ -39,7 +40,7 @@ from runbooks.actions.declaration import (
     to_former,
     workload_facts,
 )
-from runbooks.plans.amounts import amount, listed, size
+from runbooks.plans.amounts import amount, size
 
 if TYPE_CHECKING:
     from engine.model.commands import AnyCommand
@@ -77,7 +78,7 @@ def refuse_same(act: Act, targets: tuple[Target, ...]) -> None:
     """Raises RefusedError naming the targets that have what they shall get already."""
     same = tuple(target.id for target in targets if target.was == act.to)
     if same:
-        raise RefusedError(f"{listed(same)} already has that", "Leave it out: nothing to do")
+        raise RefusedError(f"{shortlist(same)} already has that", "Leave it out: nothing to do")
 
 
 def steps_to(action: Action, act: Act, targets: tuple[Target, ...]) -> list[str]:
@@ -137,7 +138,7 @@ def refuse_same_request(act: Act, targets: tuple[Target, ...]) -> None:
     change = required(act.resize, "resize")
     same = [target.id for target in targets for _ in _groups_as(change, target)]
     if same:
-        raise RefusedError(f"{listed(tuple(same))} already asks for that", "Leave it out: nothing to do")
+        raise RefusedError(f"{shortlist(tuple(same))} already asks for that", "Leave it out: nothing to do")
 
 
 def resize_was(act: Act, targets: tuple[Target, ...]) -> str:
@@ -224,20 +225,22 @@ def refuse_elsewhere(act: Act, targets: tuple[Target, ...]) -> None:
     for move, target in zip(act.moves, targets, strict=False):
         if not set(target.nodes).issubset(move.was):
             raise RefusedError(
-                f"{move.id} was to be moved from {listed(move.was)} and is on {listed(target.nodes)} now",
+                f"{move.id} was to be moved from {shortlist(move.was)} and is on {shortlist(target.nodes)} now",
                 "Plan the moves again: muster cell consolidate",
             )
 
 
 def consolidate_steps(action: Action, act: Act, targets: tuple[Target, ...]) -> list[str]:
     facts = {target.id: workload_facts(action, target) for target in targets}
-    return [f"move {move.id} ({facts[move.id]}) from {listed(move.was)} to {listed(move.to)}" for move in act.moves]
+    return [
+        f"move {move.id} ({facts[move.id]}) from {shortlist(move.was)} to {shortlist(move.to)}" for move in act.moves
+    ]
 
 
 def refuse_approved(act: Act, targets: tuple[Target, ...]) -> None:
     approved = tuple(target.id for target in targets if target.approved)
     if approved:
-        raise RefusedError(f"the spending of {listed(approved)} is already approved", "Leave it out")
+        raise RefusedError(f"the spending of {shortlist(approved)} is already approved", "Leave it out")
 
 
 ACTIONS: tuple[Action, ...] = (
@@ -554,6 +557,6 @@ ACTIONS: tuple[Action, ...] = (
         timeout_ms=MINUTES_MS,
         inverse="Cannot be undone: work since the last checkpoint is lost; moving {them} back would lose more",
         steps=consolidate_steps,
-        found=lambda before, now, done: f"{state_of(now)} on {listed(now.nodes)}" if now.nodes else "",
+        found=lambda before, now, done: f"{state_of(now)} on {shortlist(now.nodes)}" if now.nodes else "",
     ),
 )  # fmt: skip

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from engine.model.quantities import utc
 from runbooks.drafts.model_answer import HEADINGS
 from runbooks.drafts.typed_draft import Brief, Draft, Fact, Part, Sentence, Span
-from runbooks.drafts.vocabulary import ACTED_ON, METRICS, lasting, moment, with_unit
+from runbooks.drafts.vocabulary import ACTED_ON, METRICS, lasting, with_unit
 
 SOON_MS = 12 * 3_600_000
 """What ends or begins within that time is said to be about to."""
@@ -91,8 +92,8 @@ class ShiftFacts:
 
     def when(self, at_ms: int) -> str:
         """A time as people of the same day write it."""
-        text = moment(at_ms)
-        same_day = abs(at_ms - self._brief.now_ms) < DAY_MS and text[:10] == moment(self._brief.now_ms)[:10]
+        text = utc(at_ms)
+        same_day = abs(at_ms - self._brief.now_ms) < DAY_MS and text[:10] == utc(self._brief.now_ms)[:10]
         return f"{text[11:16]} UTC" if same_day else f"{text[:16]} UTC"
 
     # -- what was done ------------------------------------------------------------------------------------------------

@@ -14,14 +14,14 @@ import numpy as np
 
 from engine.capacity.task_shapes import Shape
 from engine.model.columns import view
-from engine.model.spec_parts import usd
+from engine.model.quantities import counted, lasting, usd
 from engine.model.specs import NodeState, PoolSpec, WorkloadState
 from engine.placement.node_choice import grows, suits
 from engine.reads import pending_reasons
 from engine.twin.counterfactuals import verified
 from runbooks.actions.workloads import PUT_BACK
 from runbooks.drafts.solver import Case, DraftOption, Family, RuleAnswer, Solver, named, unless_harmful
-from runbooks.drafts.symptoms import CellScene, Symptom, SymptomQuestion, counted, minutes
+from runbooks.drafts.symptoms import CellScene, Symptom, SymptomQuestion
 from runbooks.plans.typed_plan import ActionName
 
 AGAIN_MS = 2 * 60_000
@@ -47,9 +47,9 @@ def work_symptoms(scene: CellScene, question: SymptomQuestion) -> list[Symptom]:
         row = w.row_of.get(id_)
         if row is None or w.state[row] != WorkloadState.RUNNING:
             continue
-        text, hurts = f"{id_} has run for {minutes(scene.now_ms - w.started[row])}", id_ in still
+        text, hurts = f"{id_} has run for {lasting(scene.now_ms - w.started[row])}", id_ in still
         if hurts:
-            text = f"{text}, and none of its tasks has come on for {minutes(scene.now_ms - still[id_].since_ms)}"
+            text = f"{text}, and none of its tasks has come on for {lasting(scene.now_ms - still[id_].since_ms)}"
         found.append(Symptom(kind="stuck", of="workload", subject=id_, text=text, hurts=hurts))
     found += floods(scene)
     found += idle_sizes(scene)

@@ -15,13 +15,13 @@ import numpy as np
 
 from engine.model.columns import view
 from engine.model.errors import MusterError
+from engine.model.quantities import shortlist
 from engine.model.specs import PoolSpec, WorkloadState
 from engine.placement.gang_placement import variants
 from engine.state.queue_tree import Lack
 from runbooks.actions import catalogue
 from runbooks.drafts.symptoms import CellScene, Symptom, SymptomQuestion, WaitingLot
 from runbooks.drafts.typed_draft import DraftGoal, SymptomChoice, Tried
-from runbooks.plans.amounts import listed
 from runbooks.plans.typed_plan import Act, ActionName
 from runbooks.procedures.compiler import Maker
 
@@ -265,7 +265,7 @@ def ran(engine: Engine) -> ForkReading:
 
 def named(ids: Collection[str]) -> str:
     """As in "wl-1, wl-2, wl-3 and 3 more"."""
-    return listed(tuple(sorted(ids)), 3)
+    return shortlist(tuple(sorted(ids)), 3)
 
 
 # -- what comes of them ------------------------------------------------------------------------------------------------

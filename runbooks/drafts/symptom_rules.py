@@ -19,13 +19,14 @@ from typing import NamedTuple
 import msgspec
 
 from engine.model.columns import view
+from engine.model.quantities import counted, lasting
 from engine.model.specs import NodeState, QueueMode, WorkloadState
 from engine.reads import pending_reasons
 from runbooks.actions.nodes import POOL_TARGETS
 from runbooks.actions.workloads import RETURNED
 from runbooks.drafts import node_rules, wait_rules
 from runbooks.drafts.solver import Case, DraftOption, RuleAnswer, Solver, unless_harmful
-from runbooks.drafts.symptoms import SYMPTOM_CLASSES, CellScene, Symptom, SymptomQuestion, counted, minutes, wait
+from runbooks.drafts.symptoms import SYMPTOM_CLASSES, CellScene, Symptom, SymptomQuestion, wait
 from runbooks.drafts.typed_draft import ReportedFinding, SymptomChoice
 from runbooks.plans.typed_plan import ActionName
 
@@ -512,7 +513,7 @@ def out_of_use(scene: CellScene, kind: str, id_: str) -> str:
     """The act of a person that keeps the object out of use; empty when there is none."""
     state = scene.state
     if kind == "node" and state.capacity.state[row := state.capacity.row(id_)] != NodeState.READY:
-        since = minutes(scene.now_ms - state.capacity.since[row])
+        since = lasting(scene.now_ms - state.capacity.since[row])
         text = f"node {id_} has been {NodeState(state.capacity.state[row]).label} for {since}"
     elif kind == "queue" and state.queues.mode[row := state.queues.row(id_)] != QueueMode.OPEN:
         text = f"queue {id_} is {QueueMode(state.queues.mode[row]).label}"
@@ -529,7 +530,7 @@ def looked_at(scene: CellScene) -> str:
     nodes.pop(NodeState.REMOVED.label, None)
     queues = Counter(QueueMode(mode).label for mode in state.queues.mode)
     queued = work.get("queued", 0)
-    longest = f" (the longest for {minutes(scene.overview.oldest_wait_ms)})" if queued else ""
+    longest = f" (the longest for {lasting(scene.overview.oldest_wait_ms)})" if queued else ""
     aside = [f"{work[label]:,} {label}" for label in ("held", "suspended") if work.get(label)]
     silent = scene.agents.suspect if scene.agents is not None else 0
     return "; ".join(
@@ -672,7 +673,7 @@ def _let_go(scene: CellScene, ids: tuple[str, ...], action: ActionName, why: str
     result = Solver(scene.engine, ids).try_(option)
     if not result.gain:
         return RuleAnswer(option=None, why=f"{why}; there is no room for it now", questions=questions)
-    why = f"{why} for {minutes(scene.now_ms - since_ms)}, although there is room for it"
+    why = f"{why} for {lasting(scene.now_ms - since_ms)}, although there is room for it"
     return RuleAnswer(option=option, why=why, risks=(option.harms,), questions=questions)
 
 

@@ -25,6 +25,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from engine.capacity.index import OPEN
 from engine.model.columns import view
 from engine.model.errors import JournalError
+from engine.model.quantities import counted, lasting
 from engine.model.specs import HOUR_MS, NodeState, QueueMode, WorkloadState
 from engine.reads import pending_reasons
 from runbooks.drafts.typed_draft import ReportedFinding
@@ -356,7 +357,7 @@ class CellScene:
         if not ids:
             return []
         oldest = self.now_ms - min(c.since[c.row_of[id_]] for id_ in ids)
-        text = f"{counted(len(ids), 'node')} cordoned and empty, the longest for {minutes(oldest)}"
+        text = f"{counted(len(ids), 'node')} cordoned and empty, the longest for {lasting(oldest)}"
         return [Symptom(kind="cordoned", of="cell", subject="", weight=len(ids), text=text, ids=ids[:MAX_MEMBERS])]
 
     def idle_reservations(self) -> list[Symptom]:
@@ -369,7 +370,7 @@ class CellScene:
             idle = READINGS["reservation_idle_permille"](self.engine, spec.name)
             if not isinstance(idle, int) or idle < IDLE_PERMILLE:
                 continue
-            held = minutes(self.now_ms - spec.start_ms)
+            held = lasting(self.now_ms - spec.start_ms)
             text = (
                 f"reservation {spec.name} has kept {counted(len(spec.nodes), 'node')} for {held}, {idle / 10:g} % idle"
             )
@@ -433,19 +434,8 @@ def wait(queue: str, token: str, lots: list[WaitingLot]) -> Symptom:
     verb = "waits" if count == 1 else "wait"
     return Symptom(
         kind=f"wait_{token}", of="queue", subject=queue, weight=longest, hurts=True, lots=tuple(lots),
-        text=f"{counted(count, 'workload')} of queue {queue} {verb}, the oldest for {minutes(longest)}: {token}",
+        text=f"{counted(count, 'workload')} of queue {queue} {verb}, the oldest for {lasting(longest)}: {token}",
     )  # fmt: skip
-
-
-def counted(count: int, what: str) -> str:
-    return f"1 {what}" if count == 1 else f"{count:,} {what}s"
-
-
-def minutes(ms: int) -> str:
-    """As in "33 s", "41 min", "3.2 h"."""
-    if ms < 60_000:
-        return f"{ms // 1000} s"
-    return f"{ms / HOUR_MS:,.1f} h" if ms >= 2 * HOUR_MS else f"{ms // 60_000} min"
 
 
 WORD = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/@:-]*[A-Za-z0-9])?")

@@ -12,12 +12,11 @@ from typing import Literal, get_args
 
 import msgspec
 
-from engine.model.spec_parts import usd
+from engine.model.quantities import usd, utc, whole
 from engine.model.specs import Policy, QueueMode
 from engine.state.machines import NOTES
 from runbooks.actions.catalogue import CATALOG
 from runbooks.drafts.typed_draft import Fact, FactUnit
-from runbooks.plans.amounts import utc, whole
 from runbooks.plans.checks import MEANINGS
 from runbooks.plans.typed_plan import EDGES, TIERS
 
@@ -302,7 +301,7 @@ def with_unit(value: int | str, unit: FactUnit) -> str:
         case "microusd_hour":
             return f"{usd(value)}/h"
         case "time_ms":
-            return moment(value)
+            return utc(value)
         case _:
             return f"{value:,}"
 
@@ -324,14 +323,6 @@ def lasting(seconds: int) -> str:
     if seconds < 48 * 3600:
         return f"{seconds * 10 // 3600 / 10:g} h"
     return f"{seconds * 10 // 86_400 / 10:,g} d"
-
-
-def moment(at_ms: int) -> str:
-    """UTC to the second; what no calendar holds is told in ms."""
-    try:
-        return utc(at_ms)
-    except (OverflowError, OSError, ValueError):
-        return f"{at_ms} ms"
 
 
 def fact(metric: str, subject: str, value: int | str, *, tenant: str = "") -> Fact:

@@ -13,16 +13,16 @@ from typing import NamedTuple
 
 import msgspec
 
-from engine.model.spec_parts import MICROUSD, usd
+from engine.model.quantities import counted, lasting, usd, whole
+from engine.model.spec_parts import MICROUSD
 from engine.model.specs import RESOURCES, FlavorQuota, QueueMode, QueueSpec
 from engine.reads import pending_reasons
 from engine.state.queue_tree import Lack
 from runbooks.actions.workloads import RETURNED
 from runbooks.drafts.node_rules import boot_ms, consolidated, larger_pools, pool_row, uncordoned
 from runbooks.drafts.solver import Case, DraftOption, Family, RuleAnswer, Solver, TrialResult
-from runbooks.drafts.symptoms import CellScene, Symptom, SymptomQuestion, WaitingLot, counted, minutes
+from runbooks.drafts.symptoms import CellScene, Symptom, SymptomQuestion, WaitingLot
 from runbooks.drafts.typed_draft import DraftGoal
-from runbooks.plans.amounts import hours, whole
 from runbooks.plans.typed_plan import ActionName
 
 
@@ -188,7 +188,7 @@ def answer(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> Rul
     soon = case.solver.left_alone(alone_ms)
     if soon == case.solver.watched:
         return RuleAnswer(
-            option=None, why=f"{symptom.text}; all of it starts by itself within {minutes(case.solver.ahead(alone_ms))}"
+            option=None, why=f"{symptom.text}; all of it starts by itself within {lasting(case.solver.ahead(alone_ms))}"
         )
     best: TrialResult | None = None
     for family in FAMILIES.get(token, _none)(case):
@@ -224,7 +224,7 @@ def displaced_way(scene: CellScene, symptom: Symptom, question: SymptomQuestion)
 
 def found(case: Case, best: TrialResult) -> RuleAnswer:
     late, started = len(case.solver.watched), len(best.started)
-    within = "at once" if not best.ahead_ms else f"within {minutes(best.ahead_ms)}"
+    within = "at once" if not best.ahead_ms else f"within {lasting(best.ahead_ms)}"
     reason = case.scene.reason(case.first)
     return RuleAnswer(
         option=best.option,
@@ -232,7 +232,7 @@ def found(case: Case, best: TrialResult) -> RuleAnswer:
         about=(("queue", case.symptom.subject), ("workload", case.first.id)),
         target=DraftGoal(
             text=f"late work in queue {case.symptom.subject} starts",
-            before=f"{late:,} late, the oldest for {minutes(case.first.wait_ms)}",
+            before=f"{late:,} late, the oldest for {lasting(case.first.wait_ms)}",
             after=f"{started:,} start {within}{f', {late - started:,} still waiting' if started < late else ''}",
             met=started == late,
         ),
@@ -492,7 +492,7 @@ def _no_way(case: Case, token: str) -> str:
     start_ms = case.scene.engine.reader.explainer.start_bound(case.first.row)
     when = ""
     if start_ms is not None and start_ms > case.scene.now_ms:
-        when = f"; it does not start within {hours(start_ms - case.scene.now_ms)}"
+        when = f"; it does not start within {lasting(start_ms - case.scene.now_ms)}"
     if token == pending_reasons.NO_NODES:
         return f"{case.symptom.text}: {reason}; no action on the cell helps, its owner has to change the request"
     if token == pending_reasons.ARRAY_LIMIT:

@@ -27,6 +27,7 @@ from engine.model import commands as cmd
 from engine.model.columns import view
 from engine.model.errors import JournalError, MusterError, NotFoundError, RefusedError, SpecError
 from engine.model.external_cells import IntentWord
+from engine.model.quantities import counted, shortlist, utc
 from engine.model.specs import WorkloadState
 from engine.state.external_cell import Intent, Phase, in_doubt, subjects_of, view_of, wanted
 from runbooks.actions import catalogue, declaration, target_readings
@@ -38,7 +39,7 @@ from runbooks.gate.decisions import tag_of, touched_by
 from runbooks.gate.policy_versions import Policies
 from runbooks.gate.store import EFFECT, VOTE, Outbox, ProposalRow
 from runbooks.plans import typed_plan
-from runbooks.plans.amounts import listed, span, utc, workloads
+from runbooks.plans.amounts import span
 from runbooks.plans.checks import Verdict
 from runbooks.plans.identity import SYSTEM, WHOLE, Actor, Scope
 from runbooks.plans.queries import MIN_REASON, IntentAnswer, IntentDetail
@@ -113,7 +114,7 @@ class Rollback:
         count, stopped = found.blast.workloads, tuple(id_ for id_, _ in found.blast.named_work)
         if count:
             run = "runs" if count == 1 else "run"
-            return f"rolling back {row.id} stops {workloads(count)} that {run} now: {listed(stopped)}"
+            return f"rolling back {row.id} stops {counted(count, 'workload')} that {run} now: {shortlist(stopped)}"
         return ""
 
     def refuse_uncovered(self, row: ProposalRow, plan: Plan, found: Composed, reason: str) -> None:
@@ -245,7 +246,7 @@ class Rollback:
         if tier > plan.tier and any(declaration.loses_work(action, target) for target in stops):
             told = f": {'; '.join(why)}" if why else ""
             raise RefusedError(
-                f"{act.action} {listed(act.targets)}, the rollback of step {step.id}, is {tier} now, and the plan was "
+                f"{act.action} {shortlist(act.targets)}, the rollback of step {step.id}, is {tier} now, and the plan "
                 f"approved as {plan.tier}{told}",
                 f"Propose it on its own: {act.action}",
             )

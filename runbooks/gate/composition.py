@@ -18,15 +18,15 @@ import numpy as np
 
 from engine.model.columns import view
 from engine.model.errors import NotFoundError, RefusedError, SpecError
+from engine.model.quantities import counted, shortlist, usd, whole
 from engine.model.queries import Overview
-from engine.model.spec_parts import usd
 from engine.model.specs import MAX_QUANTITY, WorkloadState, check_id
 from runbooks.actions import catalogue, declaration, target_readings, wording
 from runbooks.actions.catalogue import find
 from runbooks.actions.declaration import BOUND, Action, loses_work
 from runbooks.actions.workloads import RETURNED
 from runbooks.gate.store import RevisionText
-from runbooks.plans.amounts import amount, listed, whole, workloads
+from runbooks.plans.amounts import amount
 from runbooks.plans.check_readings import evaluate
 from runbooks.plans.checks import Check, check_well_formed, vacuous
 from runbooks.plans.identity import Scope
@@ -105,7 +105,7 @@ class ForkTrial:
         effects = compare(self._before, self.after) + self._special
         for label, stops in self._lost.items():
             by_id = {target.id: (row, target) for row, target in stops}
-            effects.append(Effect(label=label, before="none", after=workloads(len(by_id))))
+            effects.append(Effect(label=label, before="none", after=counted(len(by_id), "workload")))
         if self._lost:
             stopped = {target.id: (row, target) for stops in self._lost.values() for row, target in stops}
             effects.append(
@@ -146,7 +146,10 @@ def spending(fork: Engine, row: Action, act: Act) -> list[tuple[str, str]]:
         if line is not None:
             spent = f"{usd(line.spent_microusd)} of {usd(line.spec.limit_microusd)}, {line.stage}"
             waiting = line.waiting
-        found += [(f"Spent of {name}", spent), (f"Wait for {name}", workloads(waiting) if waiting else "none")]
+        found += [
+            (f"Spent of {name}", spent),
+            (f"Wait for {name}", counted(waiting, "workload") if waiting else "none"),
+        ]
     return found
 
 
@@ -228,9 +231,9 @@ def compare_starts(before: tuple[tuple[str, ...], int], after: tuple[tuple[str, 
     gained, missed = tuple(id_ for id_ in new if id_ not in was), tuple(id_ for id_ in old if id_ not in is_)
     effects = []
     if gained:
-        effects.append(Effect(label="Starts as a result", before="none", after=listed(gained)))
+        effects.append(Effect(label="Starts as a result", before="none", after=shortlist(gained)))
     if missed:
-        effects.append(Effect(label="No longer starts now", before=listed(missed), after="none"))
+        effects.append(Effect(label="No longer starts now", before=shortlist(missed), after="none"))
     return effects
 
 

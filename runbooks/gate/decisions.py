@@ -21,6 +21,7 @@ from sqlalchemy import Connection, insert, select
 from engine.admission.fleet_routing import BY_TAG
 from engine.model.commands import AddNodes, AddPools, AddPriorityClasses, AddQueues, AnyCommand, Define, Submit
 from engine.model.errors import MusterError, RefusedError, SpecError
+from engine.model.quantities import utc
 from runbooks.audit.log import Audit, kept
 from runbooks.gate import approval_policy, store
 from runbooks.gate.approval_policy import Policy, Verdict, vote_of
@@ -29,7 +30,6 @@ from runbooks.gate.policy_versions import Policies, kept_signature, used_nonce
 from runbooks.gate.proposal_status import ProposalStatus
 from runbooks.gate.store import REVIEW, VOTE, Outbox, ProposalRow
 from runbooks.plans import typed_plan
-from runbooks.plans.amounts import utc
 from runbooks.plans.identity import OWNER, Actor, Scope, Signed
 from runbooks.plans.typed_plan import Plan, Review
 

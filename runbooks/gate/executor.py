@@ -18,6 +18,7 @@ from sqlalchemy import Connection, insert, select
 
 from engine.model.errors import JournalError, MusterError, NotFoundError, RefusedError
 from engine.model.events import AuditEntry
+from engine.model.quantities import utc
 from runbooks.actions import catalogue, target_readings, wording
 from runbooks.audit.log import NO_ROWS, Audit, Rows, kept
 from runbooks.gate import aftermath, approval_policy, store
@@ -27,7 +28,6 @@ from runbooks.gate.policy_versions import Policies
 from runbooks.gate.proposal_status import ProposalStatus, what_differs, why_not_now
 from runbooks.gate.store import CONFIRMATION, Outbox, ProposalRow
 from runbooks.plans import typed_plan
-from runbooks.plans.amounts import utc
 from runbooks.plans.check_readings import evaluate
 from runbooks.plans.checks import Verdict
 from runbooks.plans.identity import SYSTEM, Actor

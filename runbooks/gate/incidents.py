@@ -33,12 +33,12 @@ from sqlalchemy import (
 
 from engine.journal.database import create_tables
 from engine.model.errors import BusyError, NotFoundError, RefusedError, SpecError
+from engine.model.quantities import utc
 from runbooks.audit.log import Audit, Rows, kept, reread
 from runbooks.gate.approval_policy import Deed
 from runbooks.gate.policy_versions import Policies
 from runbooks.gate.store import new_id
 from runbooks.plans import incidents as reports
-from runbooks.plans.amounts import utc
 from runbooks.plans.identity import Actor, Scope
 from runbooks.plans.incidents import (
     MAX_ALERTS,

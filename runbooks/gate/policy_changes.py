@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 
 from engine.model.errors import SpecError
-from engine.model.spec_parts import usd
+from engine.model.quantities import usd
 from runbooks.gate.approval_policy import (
     HOUR_MS,
     ApprovalNeed,

@@ -13,6 +13,7 @@ import msgspec
 from sqlalchemy import Connection, func, or_, select
 
 from engine.model.errors import NotFoundError, RefusedError
+from engine.model.quantities import utc
 from engine.model.specs import HOUR_MS
 from runbooks.actions import catalogue, declaration, target_readings
 from runbooks.audit.log import Audit
@@ -24,7 +25,7 @@ from runbooks.gate.policy_versions import Policies
 from runbooks.gate.run_limits import ByTier, LimitUsage, Size
 from runbooks.gate.store import PROPOSAL, VOTE, ProposalRow, RevisionText
 from runbooks.plans import typed_plan
-from runbooks.plans.amounts import span, utc
+from runbooks.plans.amounts import span
 from runbooks.plans.check_readings import evaluate
 from runbooks.plans.identity import Signed
 from runbooks.plans.typed_plan import (

@@ -15,8 +15,8 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from engine.model.errors import SpecError
+from engine.model.quantities import utc
 from engine.model.spec_parts import check_id
-from runbooks.plans.amounts import utc
 from runbooks.plans.identity import Scope
 from runbooks.plans.typed_plan import TIERS, Blast, Tier
 

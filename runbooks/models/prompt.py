@@ -23,12 +23,13 @@ import msgspec
 from sqlalchemy import Column, Connection, Integer, LargeBinary, MetaData, Table, insert, select
 
 from engine.journal.database import create_tables
+from engine.model.quantities import utc
 from runbooks.actions.catalogue import CATALOG
 from runbooks.actions.declaration import Parameter, ParameterType
 from runbooks.actions.workloads import PUT_BACK
 from runbooks.drafts.model_answer import HEADINGS, MODEL_ACTIONS, SCHEMA_VERSION, offered, schema_of
 from runbooks.drafts.typed_draft import MAX_EXCERPTS, MAX_QUESTION, Brief, Fact, Task
-from runbooks.drafts.vocabulary import METRICS, is_word, moment, value_of
+from runbooks.drafts.vocabulary import METRICS, is_word, value_of
 from runbooks.models.calls import PromptMessage
 from runbooks.models.endpoint import Egress
 from runbooks.plans.typed_plan import ActionName
@@ -347,7 +348,7 @@ def _number(value: int, fact: Fact) -> int | float | str:
         case "permille":
             return value / 10
         case "time_ms":
-            return moment(value)
+            return utc(value)
         case _:
             return value
 

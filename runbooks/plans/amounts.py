@@ -4,16 +4,12 @@ the same."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
+
+from engine.model.quantities import counted, shortlist, utc, whole
 
 if TYPE_CHECKING:
     from engine.model.specs import FlavorQuota, QueueSpec, ReservationSpec
-
-
-def whole(milli: int) -> str:
-    """Thousandths as people write them: "64", "0.25", "130,000"."""
-    return f"{milli / 1000:,.12g}"
 
 
 def amount(resource: str, value: int) -> str:
@@ -28,11 +24,6 @@ def size(gpu_milli: int, cpu_milli: int) -> str:
     return amount("gpu_milli", gpu_milli) if gpu_milli else amount("cpu_milli", cpu_milli)
 
 
-def hours(ms: int) -> str:
-    """As in "3.2 h"; minutes below one hour."""
-    return f"{ms / 3_600_000:,.1f} h" if ms >= 3_600_000 else f"{ms // 60_000} min"
-
-
 def span(ms: int) -> str:
     """A length of time that was given, exactly: "4h", "1h 30m", "90s", "1500ms"."""
     parts = []
@@ -41,20 +32,6 @@ def span(ms: int) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return " ".join(parts) or "0s"
-
-
-def utc(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def workloads(count: int) -> str:
-    return "1 workload" if count == 1 else f"{count:,} workloads"
-
-
-def listed(ids: tuple[str, ...], most: int = 5) -> str:
-    """As in "wl-1, wl-2 and 3 more"."""
-    rest = len(ids) - most
-    return ", ".join(ids[:most]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 UNSET = "not set"
@@ -75,9 +52,9 @@ def differences(was: QueueSpec, to: QueueSpec) -> list[SpecDifference]:
 
 def kept(reservation: ReservationSpec) -> str:
     """As in "2 nodes (n0, n1) from … to … for research"."""
-    nodes = f"{len(reservation.nodes):,} node{'s' if len(reservation.nodes) != 1 else ''} ({listed(reservation.nodes)})"
+    nodes = f"{counted(len(reservation.nodes), 'node')} ({shortlist(reservation.nodes)})"
     window = f"from {utc(reservation.start_ms)} to {utc(reservation.end_ms)}"
-    return f"{nodes} {window} for {listed(reservation.queues) or 'work that names it'}"
+    return f"{nodes} {window} for {shortlist(reservation.queues) or 'work that names it'}"
 
 
 def _facts(spec: QueueSpec) -> Iterator[tuple[str, str]]:

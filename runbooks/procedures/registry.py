@@ -19,6 +19,7 @@ from sqlalchemy import Connection, insert
 
 from engine.journal.database import create_tables
 from engine.model.errors import JournalError, NotFoundError, RefusedError, SpecError
+from engine.model.quantities import utc
 from runbooks.actions import wording
 from runbooks.actions.catalogue import find
 from runbooks.audit.log import reread
@@ -29,7 +30,6 @@ from runbooks.gate.authority import METADATA, RUNBOOK_VOTE, RunbookDecision, Vot
 from runbooks.gate.policy_versions import kept_signature, used_nonce
 from runbooks.gate.store import new_id
 from runbooks.plans import checks
-from runbooks.plans.amounts import utc
 from runbooks.plans.checks import MEANINGS
 from runbooks.plans.identity import Actor, AuthRefused
 from runbooks.plans.queries import (

@@ -21,7 +21,6 @@ from console.text.terminal_text import (
     fit_name,
     mebibytes,
     milli,
-    money,
     permille,
     printable,
     read_value,
@@ -30,6 +29,7 @@ from console.text.terminal_text import (
     wrap,
 )
 from console.text.tones import drawn
+from engine.model.quantities import usd
 from tests.console.fake_client import HOSTILE
 from tests.support.hostile_text import PAYLOADS, drawn_text
 
@@ -135,7 +135,7 @@ def test_quantities() -> None:
     assert (milli(8_000), milli(250), milli(12_345_000)) == ("8", "0.25", "12,345")
     assert (mebibytes(512), mebibytes(65_536), mebibytes(1_572_864)) == ("512 MiB", "64 GiB", "1.5 TiB")
     assert (permille(999), permille(1000)) == ("99%", "100%")
-    assert money(12_500_000) == "$12.50"
+    assert usd(12_500_000) == "$12.50"
     assert timestamp(1_772_366_400_000) == "2026-03-01 12:00:00"
     assert timestamp(10**18) == f"{10**18} ms"
 

@@ -83,7 +83,7 @@ def test_a_rejected_suggestion_stays_silent_while_nothing_changes() -> None:
 def test_it_is_told_again_with_who_rejected_it_when_things_change(changed: dict[str, Any], news: str) -> None:
     shelf = rejected()
     shelf.found([suggestion(**changed)], NOW + HOUR)
-    assert is_told(shelf).startswith("was rejected on 1970-02-11 16:00 UTC by ada because known fault; now ")
+    assert is_told(shelf).startswith("was rejected on 1970-02-11 16:00:00 UTC by ada because known fault; now ")
     assert news in is_told(shelf)
 
 
@@ -220,7 +220,7 @@ def test_acting_voids_what_would_have_come_by_itself_and_still_found_when_due_is
     shelf.found([suggestion()], NOW + 2 * HOUR)
     assert shelf.standings[suggestion().id].acted_ms
     shelf.found([suggestion()], NOW + 9 * HOUR)
-    assert "acted on 1970-02-11 17:00 UTC by ada, and still found" in is_told(shelf)
+    assert "acted on 1970-02-11 17:00:00 UTC by ada, and still found" in is_told(shelf)
 
 
 def followed(way: Any, outcome: Any) -> Followed:

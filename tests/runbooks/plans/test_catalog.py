@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from engine.model.commands import Cancel, ChangeQueue, DrainQueues, Reserve, SetPolicy
 from engine.model.errors import SpecError
+from engine.model.quantities import shortlist, whole
 from engine.model.queries import PoolSize
 from engine.model.specs import (
     BurstSpec,
@@ -421,7 +422,7 @@ def test_reading_back_can_fail(action: str, before: Target, now: Target, verifie
 
 
 def test_amounts_as_people_write_them() -> None:
-    assert [amounts.whole(n) for n in (0, 250, 1000, 10_000, 130_000_000)] == ["0", "0.25", "1", "10", "130,000"]
-    assert amounts.listed(("a", "b", "c"), most=2) == "a, b and 1 more"
+    assert [whole(n) for n in (0, 250, 1000, 10_000, 130_000_000)] == ["0", "0.25", "1", "10", "130,000"]
+    assert shortlist(("a", "b", "c"), most=2) == "a, b and 1 more"
     assert [amounts.span(ms) for ms in (0, 1_500, 5_400_000, 90_000_000)] == ["0s", "1s 500ms", "1h 30m", "25h"]
     assert amounts.amount("memory_mib", 1536) == "1.5 GiB memory"
