@@ -127,7 +127,7 @@ def test_work_that_writes_a_checkpoint_when_asked_loses_nothing(gate: Person, wa
     watched.engine.command(Submit(workloads=(saves,)))
     watched.engine.advance(watched.now_ms + HOUR)
     proposal = gate.propose("suspend", ["saves"])
-    assert (proposal.tier, proposal.steps) == ("T2", ("suspend saves (running, 8 GPU, 0 min of work lost)",))
+    assert (proposal.tier, proposal.steps) == ("T2", ("suspend saves (running, 8 GPU, 0 s of work lost)",))
     assert effects(proposal)["Work lost, if now"] == ("none", "0.0 CPU-h")
 
 
