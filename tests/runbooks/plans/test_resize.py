@@ -46,7 +46,7 @@ def test_a_plan_shows_before_and_after_and_what_starts_because_of_it(engine: Eng
 def test_what_runs_is_riskier_and_its_loss_is_shown(engine: Engine) -> None:
     proposal = propose(Person(gate_of(engine)), "runs", cpu_milli=8000)
     assert proposal.tier == "T2"
-    assert proposal.steps == ("resize runs (running, 30 CPU, 0 s of work lost) from 30 CPU to 8 CPU",)
+    assert proposal.steps == ("resize runs (running, 30 CPU, 5 s of work lost) from 30 CPU to 8 CPU",)
     assert ("Requeued", "1 workload") in [(effect.label, effect.after) for effect in proposal.effects]
 
 
