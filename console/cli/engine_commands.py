@@ -67,6 +67,7 @@ def _serve(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--slurm-user", metavar="NAME", help="who asks it, where a token is needed")
     serve.add_argument("--slurm-act", action="store_true", help="what is approved is done there; else it only observes")
     serve.add_argument("--slurm-token-file", metavar="FILE", help="its JWT; read again when it changes")
+    _kubernetes(serve)
     serve.add_argument("--approval", choices=("team", "solo"), help="who approves in a cell that was given no policy")
     serve.add_argument("--here", action="store_true", help="run work for real, on this machine; it is the only node")
     serve.add_argument("--for-others", action="store_true", help="with --here: also what other accounts submit")
@@ -81,6 +82,18 @@ def _serve(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--readonly", action="store_true", default=silent, help="refuse every change")
     serve.add_argument("--cell", metavar="NAME", default=silent, help="name of the cell and of its state folder")
     speed(serve)
+
+
+def _kubernetes(serve: argparse.ArgumentParser) -> None:
+    serve.add_argument(
+        "--kubernetes", nargs="?", const="", metavar="CONTEXT", help="mirror the cluster of this context (the current)"
+    )
+    serve.add_argument("--kubeconfig", metavar="FILE", help="instead of those of KUBECONFIG, or ~/.kube/config")
+    serve.add_argument("--in-cluster", action="store_true", help="with --kubernetes: the cluster that this is a pod of")
+    told = "let a kubeconfig leave the server's certificate unchecked"
+    serve.add_argument("--insecure-skip-tls-verify", dest="insecure", action="store_true", help=told)
+    told = "whether Kueue's queues are mirrored (where it is there)"
+    serve.add_argument("--kueue", action=argparse.BooleanOptionalAction, default=None, help=told)
 
 
 def _web(browser: argparse.ArgumentParser) -> None:

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from console.client.sockets import Tls
     from console.forms.session_state import SessionState
     from console.server.engine_process import ServeOptions
+    from console.service.kubernetes_cell import KubernetesAt
+    from console.service.mirrored_cluster import ClusterAt
     from console.service.slurm_cell import SlurmAt
     from engine.control import Engine
     from engine.journal.database import Schema
@@ -343,9 +345,9 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
         return quiet if arguments.quiet_day else _with_a_past(quiet, cell, seed)
     check_speed(settings.speed, "--speed")
     now_ms = time.time_ns() // 1_000_000
-    at = _slurm_of(arguments)
+    at = _cluster_of(arguments)
     if at is not None:
-        return ServeOptions(**shared, start_ms=now_ms, keep_up=True, cell=_mirroring(name, cell), slurm=at)
+        return ServeOptions(**shared, start_ms=now_ms, keep_up=True, cell=_mirroring(name, cell, at), mirrors=at)
     if here is not None:
         return ServeOptions(**shared, start_ms=now_ms, keep_up=True, cell=new_cell(paths.folder, cell), here=here)
     return ServeOptions(**shared, speed=settings.speed, start_ms=now_ms, keep_up=settings.speed == 1, cell=cell)
@@ -375,11 +377,13 @@ def _here(arguments: argparse.Namespace, paths: CellPaths) -> LocalExecution | N
 
     runs = paths.folder / RUNS
     given = [flag for flag in ("for_others", "output_limit") if getattr(arguments, flag)]
-    if not arguments.here and (arguments.demo or arguments.slurm or not runs.is_dir()):
+    elsewhere = arguments.demo or arguments.slurm or arguments.kubernetes is not None
+    if not arguments.here and (elsewhere or not runs.is_dir()):
         if given:
             raise SpecError(f"--{given[0].replace('_', '-')}", "belongs to --here", "Add --here")
         return None
     clash = [flag for flag in ("demo", "slurm", "standby") if getattr(arguments, flag)]
+    clash += ["kubernetes"] if arguments.kubernetes is not None else []
     if clash or (arguments.speed is not None and arguments.speed != 1):
         flag = clash[0] if clash else "speed"
         raise SpecError("--here", f"is this machine in real time: --{flag} has no meaning", f"Leave --{flag} out")
@@ -393,8 +397,39 @@ def _here(arguments: argparse.Namespace, paths: CellPaths) -> LocalExecution | N
     return LocalExecution(runs, bounds=bounds, for_others=bool(arguments.for_others))
 
 
-def _slurm_of(arguments: argparse.Namespace) -> SlurmAt | None:
+def _cluster_of(arguments: argparse.Namespace) -> ClusterAt | None:
     """The cluster to mirror, if any. Raises SpecError."""
+    slurm, kubernetes = _slurm_of(arguments), _kubernetes_of(arguments)
+    if slurm is not None and kubernetes is not None:
+        raise SpecError("--slurm and --kubernetes", "exclude each other", "Give one of them: a cell is one cluster's")
+    return slurm or kubernetes
+
+
+def _kubernetes_of(arguments: argparse.Namespace) -> KubernetesAt | None:
+    from console.service.kubernetes_cell import KubernetesAt
+
+    if arguments.kubernetes is None:
+        given = [flag for flag in ("kubeconfig", "in_cluster", "insecure") if getattr(arguments, flag)]
+        given += ["kueue"] if arguments.kueue is not None else []
+        if given:
+            raise SpecError(f"--{given[0].replace('_', '-')}", "belongs to --kubernetes", "Add --kubernetes [CONTEXT]")
+        return None
+    if arguments.demo or (arguments.speed is not None and arguments.speed != 1):
+        raise SpecError("--kubernetes", "is a real cluster in real time", "Leave --demo and --speed out")
+    file = str(Path(arguments.kubeconfig).expanduser().absolute()) if arguments.kubeconfig else _own_kubeconfig()
+    return KubernetesAt(
+        arguments.kubernetes, file, arguments.in_cluster, arguments.insecure, kueue=arguments.kueue is not False
+    )
+
+
+def _own_kubeconfig() -> str:
+    """The one file of KUBECONFIG, for an engine that is started again where nobody has set it; empty where there is
+    none, or several."""
+    given = os.environ.get("KUBECONFIG", "")
+    return str(Path(given).absolute()) if given and os.pathsep not in given else ""
+
+
+def _slurm_of(arguments: argparse.Namespace) -> SlurmAt | None:
     from console.service.slurm_cell import SlurmAt
 
     if not arguments.slurm:
@@ -408,18 +443,26 @@ def _slurm_of(arguments: argparse.Namespace) -> SlurmAt | None:
     return SlurmAt(arguments.slurm, user=arguments.slurm_user or "", token_file=file, acts=arguments.slurm_act)
 
 
-def _mirroring(name: str, given: CellSpec | None) -> CellSpec:
+def _mirroring(name: str, given: CellSpec | None, at: ClusterAt) -> CellSpec:
     """A new cell that another scheduler decides, whose content comes from there. A cell file may give its settings."""
     import msgspec
 
+    from console.service.mirrored_cluster import decider
     from engine.model.specs import CellSpec, Settings
 
+    by: Any = decider(at)
     if given is not None and (given.pools or given.nodes or given.queues):
-        raise SpecError("--cell-file", "defines pools, nodes or queues", "With --slurm they come from Slurm")
+        raise SpecError("--cell-file", "defines pools, nodes or queues", f"With --{by} they come from the cluster")
     settings = Settings() if given is None else given.settings
     return CellSpec(
         name=name if given is None else given.name,
-        settings=msgspec.structs.replace(settings, decided_by="slurm", preempt_across=True),
+        settings=msgspec.structs.replace(
+            settings,
+            decided_by=by,
+            # Slurm's partitions and QOS preempt in all queues; Kueue preempts at once, and in the queue that says so.
+            preempt_across=by == "slurm",
+            preempt_after_ms=0 if by == "kubernetes" else settings.preempt_after_ms,
+        ),
         budgets=() if given is None else given.budgets,
     )
 

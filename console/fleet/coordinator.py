@@ -63,7 +63,7 @@ def cell_view(line: CellLine, closed: str | None, here: Sequence[FleetSubmission
         view,
         state="down" if view.state == "up" and seen.shut else view.state,
         why=view.why or seen.shut,
-        decided_by="" if seen.mirror.state == "none" else "slurm",
+        decided_by="" if seen.mirror.state == "none" else seen.mirror.scheduler.lower(),
         seen_ms=seen.wall_ms,
         version=of.version,
         capacity=of.capacity,

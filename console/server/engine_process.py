@@ -39,10 +39,12 @@ from console.service.drafting import Drafting
 from console.service.forecasts import Forecasts, HistoryFindings, PromiseReader
 from console.service.gate_watch import GateTicker, Notifier
 from console.service.insights import Insights
+from console.service.kubernetes_cell import KubernetesAt, KubernetesCell
 from console.service.local_client import LocalClient
+from console.service.mirrored_cluster import ClusterAt, MirroredCluster, check_cell, of_cell
 from console.service.model_setup import key_source, setup_of
 from console.service.recommendations import Recommender
-from console.service.slurm_cell import SlurmAt, SlurmCell, check_cell, of_cell
+from console.service.slurm_cell import SlurmCell
 from console.service.telemetry import Archive, Collector, kept_by
 from console.service.this_machine import LocalExecution, check_here, usage_of
 from console.text.progress_line import told_in_log
@@ -202,7 +204,7 @@ class ServeOptions:
     a team."""
     settings: ConsoleSettings = field(default_factory=ConsoleSettings)
     """Of whoever started it: which model may be asked for drafts."""
-    slurm: SlurmAt | None = None
+    mirrors: ClusterAt | None = None
     """The cluster that the cell mirrors; None where Muster decides itself."""
     here: LocalExecution | None = None
     """How work runs on this machine; None where nothing runs for real."""
@@ -254,14 +256,14 @@ def _serve(served: ServeOptions, engine: Engine) -> None:
             if served.past is not None:
                 with told_in_log():
                     served.past(engine, signer_at(engine, served.audit_key) if served.audit_key else None)
-        check_cell(engine, served.slurm)
+        check_cell(engine, served.mirrors)
         check_here(engine, served.here)
         if not is_new:
             _go_on(engine, served)
         folder = None if served.record is None else served.record.parent
-        cluster = of_cell(engine, served.slurm, folder)
+        cluster = of_cell(engine, served.mirrors, folder)
         # Before there is a gate: it goes on at once with what was approved before a crash.
-        engine.acts = cluster is not None and cluster.acts
+        engine.acts = not isinstance(cluster, KubernetesAt | None) and cluster.acts
         plain, secured = _sockets(served, after)
         if served.record is not None:
             write_record(served.record, served.name)
@@ -305,19 +307,14 @@ def _serve(served: ServeOptions, engine: Engine) -> None:
         model = ModelDrafter(setup, key, call=loop.call, audit=audit, wall_ms=wall_ms)
         registry = RunbookRegistry(engine, gate, served.runbooks, call=loop.call)
         drafting = Drafting(loop, gate, recommender, model, registry)
-        slurm = SlurmCell(
-            loop,
-            cluster,
-            lambda engine, changes: recorded_again(engine, gate, changes),
-            lambda engine, number: frozen(engine, gate, number),
-        )
+        mirrored = _mirror(loop, cluster, gate)
         client = LocalClient(
             loop,
             gate,
             advisor,
             served.read_only,
             name=served.name,
-            slurm=slurm,
+            cluster=mirrored,
             archive=archive,
             insights=insights,
             forecasts=forecasts,
@@ -336,7 +333,7 @@ def _serve(served: ServeOptions, engine: Engine) -> None:
         recommender.start()
         after.callback(recommender.stop)
         usage = usage_of(loop, served.here)
-        for helper in (ticker, notifier, slurm, usage):
+        for helper in (ticker, notifier, mirrored, usage):
             helper.start()
             after.callback(helper.stop)
         ready, provider = functools.partial(_say_ready, served), _provider(served.settings)
@@ -345,6 +342,17 @@ def _serve(served: ServeOptions, engine: Engine) -> None:
                 run_server(client, loop, plain, ready, secured=secured, tls=served.tls, provider=provider, chat=chat)
             )
         print("muster engine stops", file=sys.stderr, flush=True)
+
+
+def _mirror(loop: EngineLoop, at: ClusterAt | None, gate: Gate) -> MirroredCluster:
+    if isinstance(at, KubernetesAt):
+        return KubernetesCell(loop, at)
+    return SlurmCell(
+        loop,
+        at,
+        lambda engine, changes: recorded_again(engine, gate, changes),
+        lambda engine, number: frozen(engine, gate, number),
+    )
 
 
 def _audit(engine: Engine, served: ServeOptions) -> Audit:
@@ -379,7 +387,7 @@ def _begin(engine: Engine, served: ServeOptions) -> None:
 
 
 def _go_on(engine: Engine, served: ServeOptions) -> None:
-    if served.cell is not None and served.feed is None and served.here is None and served.slurm is None:
+    if served.cell is not None and served.feed is None and served.here is None and served.mirrors is None:
         print("the journal already has a cell: the cell file is ignored", file=sys.stderr, flush=True)
     if served.keep_up:
         # Where work and nodes are real, no other time makes sense.

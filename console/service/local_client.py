@@ -30,6 +30,7 @@ from console.service.forecasts import Forecasts
 from console.service.gate_watch import GateFigures, GateTicker
 from console.service.incident_changes import changes_before
 from console.service.insights import Insights
+from console.service.mirrored_cluster import MirroredCluster
 from console.service.past_client import PastClient, difference
 from console.service.recommendations import Recommender
 from console.service.slurm_cell import SlurmCell
@@ -200,11 +201,11 @@ class LocalClient(Client):
         registry: RunbookRegistry | None = None,
         ticker: GateTicker | None = None,
         drafting: Drafting | None = None,
-        slurm: SlurmCell | None = None,
+        cluster: MirroredCluster | None = None,
     ) -> None:
         self.read_only = read_only
-        self._slurm = slurm or SlurmCell(loop, None)
-        self._output = RunOutput(loop, self._slurm)
+        self._cluster: MirroredCluster = cluster or SlurmCell(loop, None)
+        self._output = RunOutput(loop, self._cluster)
         self._loop = loop
         self._gate = gate
         self._registry = registry or RunbookRegistry(loop.engine, gate, call=loop.call)
@@ -291,7 +292,7 @@ class LocalClient(Client):
             software=VERSION,
             history_error=self._archive.error,
             audit_error=(self._ticker.error if self._ticker else "") or self._gate.audit.error,
-            mirror_error=self._slurm.trouble(),
+            mirror_error=self._cluster.trouble(),
             approval=approval,
             awaiting=awaiting,
             stuck=stuck,
@@ -300,11 +301,11 @@ class LocalClient(Client):
 
     def note_shown(self, query: Query, page: bytes) -> None:
         """Note a page (JSON) that goes to somebody's screen: a mirror keeps its rows fresh."""
-        if query.kind == "workloads" and query.limit <= MAX_ON_A_SCREEN and self._slurm.watcher is not None:
+        if query.kind == "workloads" and query.limit <= MAX_ON_A_SCREEN:
             found = msgspec.json.decode(page, type=Page)
             if "id" in found.columns:
                 at = found.columns.index("id")
-                self._slurm.shown([row[at] for row in found.rows])
+                self._cluster.shown([row[at] for row in found.rows])
 
     def find(self, name: str, kinds: tuple[str, ...] = (), limit: int = 24) -> tuple[Named, ...]:
 
@@ -593,14 +594,14 @@ class LocalClient(Client):
         return self._auditing.redact(self._actor, ref, reason)
 
     def mirror(self) -> MirrorReport:
-        return self._slurm.report()
+        return self._cluster.report()
 
     def intents(self, limit: int = 200) -> IntentsReport:
         return self._loop.call(lambda engine: engine.intents(limit))
 
     def intent(self, number: int) -> IntentDetail:
         found, intent = self._loop.call(lambda engine: aftermath.detail(engine, self._gate, number))
-        return msgspec.structs.replace(found, far=self._slurm.evidence(intent))
+        return msgspec.structs.replace(found, far=self._cluster.evidence(intent))
 
     def answer_intent(self, said: IntentAnswer) -> Receipt:
         return self._loop.call(lambda engine: aftermath.answer(engine, self._gate, self._actor, said))
@@ -612,7 +613,7 @@ class LocalClient(Client):
         return self._output.part(request, wait_s)
 
     def mirrored(self, workload_id: str) -> Mirrored:
-        return self._slurm.mirrored(workload_id)
+        return self._cluster.mirrored(workload_id)
 
     def break_off(self) -> None:
         """The server stops: end every wait for a draft, a model or an earlier time."""

@@ -15,11 +15,10 @@ import msgspec
 from engine.executors.task_files import MAX_BYTES, OutputPart
 from engine.external.mirror_report import NOT_MIRRORED, Mirrored, MirrorReport
 from engine.external.slurm.capabilities import SlurmRefused, SlurmUnavailable
-from engine.model.errors import NotFoundError, RefusedError
+from engine.model.errors import NotFoundError
 from runbooks.gate.approval_gate import wall_ms
 
 if TYPE_CHECKING:
-    from engine.control import Engine
     from engine.executors.task_files import OutputRequest
     from engine.external.change_carrier import Forbidden, IntentDriver
     from engine.external.intent_carrier import Recorded
@@ -32,12 +31,19 @@ if TYPE_CHECKING:
     from engine.state.external_cell import Intent
 
 
-LEFT = MirrorReport(
-    where="",
-    state="lost",
-    error="this engine has no address of the cluster: muster serve --cell NAME --slurm WHERE",
-)
-"""Report for a cell of Slurm whose engine was not told of a cluster."""
+_FLAGS = {"slurm": "--slurm WHERE", "kubernetes": "--kubernetes [CONTEXT]"}
+
+
+def left(decided_by: str) -> MirrorReport:
+    """Report for a cell of another scheduler whose engine was not told of a cluster."""
+    return MirrorReport(
+        where="",
+        state="lost",
+        scheduler="Slurm" if decided_by == "slurm" else "Kubernetes",
+        error=f"this engine has no address of the cluster: muster serve --cell NAME {_FLAGS[decided_by]}",
+    )
+
+
 EVIDENCE_S = 3.0
 EVIDENCE_SHARE = 20
 """What Slurm shows of an intent is asked for again after so long, and after so many times as long as it took."""
@@ -47,8 +53,6 @@ EVIDENCE_WAIT_S = 5.0
 """For the look of somebody else: Slurm is asked for one at a time, however many look."""
 READ_KEPT = 1_000
 """Jobs of which it is remembered where their output is."""
-KEPT = "slurm.json"
-"""File in the cell's folder."""
 
 
 @dataclass(frozen=True)
@@ -61,30 +65,6 @@ class SlurmAt:
     token_file: Path | None = None
     acts: bool = False
     """Whether what is decided here is carried out there; else it is only looked at."""
-
-
-def check_cell(engine: Engine, at: SlurmAt | None) -> None:
-    """Raises RefusedError for a cell that Muster decides: its work would be taken for Slurm's."""
-    if at is not None and engine.state.settings.decided_by != "slurm":
-        raise RefusedError(
-            f"cell '{engine.state.cell}' is scheduled by Muster and already has a journal",
-            "Mirror Slurm into a cell of its own: use another --cell name",
-        )
-
-
-def of_cell(engine: Engine, at: SlurmAt | None, folder: Path | None) -> SlurmAt | None:
-    """The cluster to mirror: the given one, which is kept in the cell's folder, or for a cell of Slurm the one kept
-    there, because consoles start engines without knowing it. Secrets are not kept, only the path of one."""
-    if engine.state.settings.decided_by != "slurm" or folder is None:
-        return at
-    kept = folder / KEPT
-    if at is not None:
-        kept.write_bytes(msgspec.json.encode(at, enc_hook=str))
-        return at
-    try:
-        return msgspec.json.decode(kept.read_bytes(), type=SlurmAt, dec_hook=lambda kind, text: kind(text))
-    except (OSError, msgspec.MsgspecError):
-        return None
 
 
 class SlurmCell:
@@ -145,7 +125,8 @@ class SlurmCell:
         if self.watcher is not None:
             report = self.watcher.report()
             return report if self.driver is None else msgspec.structs.replace(report, trouble=self.driver.trouble)
-        return LEFT if self._engine.state.settings.decided_by == "slurm" else NOT_MIRRORED
+        decided_by = self._engine.state.settings.decided_by
+        return NOT_MIRRORED if decided_by == "muster" else left(decided_by)
 
     def trouble(self) -> str:
         """Reason why the view of the cluster is old; empty while it is fresh, or nothing is mirrored."""
@@ -226,6 +207,10 @@ class SlurmCell:
             del self._evidence[next(iter(self._evidence))]
         self._evidence[intent.number] = ended + max(EVIDENCE_S, EVIDENCE_SHARE * (ended - began)), found
         return found
+
+    def has_output(self) -> bool:
+        """Return whether there may be any."""
+        return self.mirror is not None
 
     def shown(self, ids: Sequence[str]) -> None:
         """Keep workloads fresh for a while because somebody's screen lists them."""

@@ -29,7 +29,7 @@ from engine.model.errors import MusterError, RefusedError, SpecError
 from engine.model.specs import UsageSample
 
 if TYPE_CHECKING:
-    from console.service.slurm_cell import SlurmCell
+    from console.service.mirrored_cluster import MirroredCluster
     from engine.control import Engine
     from engine.executors.process_executor import ProcessExecutor
     from engine.loop import EngineLoop
@@ -185,11 +185,11 @@ NOT_HERE = "this cell runs no real work"
 
 
 class RunOutput:
-    """Output of workloads of the cell that `loop` drives, on this machine or of Slurm's jobs."""
+    """Output of workloads of the cell that `loop` drives, on this machine or of another scheduler's jobs."""
 
-    def __init__(self, loop: EngineLoop, slurm: SlurmCell) -> None:
+    def __init__(self, loop: EngineLoop, cluster: MirroredCluster) -> None:
         self._loop = loop
-        self._slurm = slurm
+        self._cluster = cluster
 
     def report(self, workload_id: str) -> ProcessReport:
         """Processes of a workload, attempt by attempt. Raises NotFoundError."""
@@ -202,11 +202,11 @@ class RunOutput:
         """A stretch of output; waits up to `wait_s` seconds for there to be some. Raises NotFoundError and
         RefusedError."""
         root, submitted_ms = self._loop.call(lambda engine: self._where(engine, request.id))
-        if root is None and self._slurm.mirror is None:
+        if root is None and not self._cluster.has_output():
             raise RefusedError(NOT_HERE, "Start an engine that runs work with: muster here")
         give_up = time.monotonic() + wait_s
         while True:
-            part = self._slurm.job_output(request) if root is None else part_of(root, submitted_ms, request)
+            part = self._cluster.job_output(request) if root is None else part_of(root, submitted_ms, request)
             if part.data or part.over or request.offset < 0 or time.monotonic() >= give_up:
                 return part
             time.sleep(LOOK_S)

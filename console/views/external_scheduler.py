@@ -16,7 +16,7 @@ from console.views.lists import RETURNED
 from console.views.proposal import hanging, name_of
 from console.views.sections import Line, Section, fact, section_lines, text_line
 from console.views.what_if import start
-from engine.external.mirror_report import Mirrored, MirrorReport
+from engine.external.mirror_report import FollowedKind, Mirrored, MirrorReport, ModelAgreement
 from engine.external.slurm.limits import JOBS, SUBMITTED, TIME, Limit
 from engine.external.slurm.records import JobStep, Share
 from engine.model.external_cells import FarLook, IntentsReport, IntentView
@@ -115,6 +115,8 @@ def mirror_columns(
     """Left: how it follows, and what Slurm has to do for it. Right: what is not mirrored, and what cannot be done."""
     if report.state == "none":
         return [Section("Mirror", tuple(map(text_line, wrap(NOBODY, width))))], []
+    if report.scheduler == "Kubernetes":
+        return kubernetes_columns(report, width, wall_s())
     left = [Section("Mirror", tuple(_standing(report, width, wall_s())))]
     left.append(Section("Load on Slurm", tuple(fact(name, text) for name, text in cost_facts(report))))
     if report.shares:
@@ -124,9 +126,48 @@ def mirror_columns(
 
 
 NOBODY = (
-    "This cell mirrors no other scheduler; Muster schedules it. Mirror a Slurm cluster with: muster serve "
-    "--cell NAME --slurm WHERE"
+    "This cell mirrors no other scheduler; Muster schedules it. Mirror a cluster with: muster serve --cell NAME "
+    "--slurm WHERE, or --kubernetes [CONTEXT]"
 )
+
+
+def kubernetes_columns(report: MirrorReport, width: int, now_s: float) -> tuple[list[Section], list[Section]]:
+    """Left: how the cluster is followed, kind by kind. Right: where the model of Kueue decides otherwise, and what is
+    not mirrored."""
+    left = [Section("Mirror", tuple(_standing(report, width, now_s)))]
+    left.append(Section("Followed", tuple(map(_kind_line, report.kinds)), "kind, objects, last heard of"))
+    right = [_agreement(report.agreement, width, now_s)] if report.agreement is not None else []
+    return left, [*right, _left_out(report, width), *_lacks(report, width)]
+
+
+def _kind_line(kind: FollowedKind) -> Line:
+    late = kind.age_s > KIND_LATE_S
+    tone = "bad" if kind.state in ("lost", "denied", "refused") else "warn" if late or kind.state != "following" else ""
+    heard = f"{duration(round(kind.age_s * 1000))} ago" if kind.age_s >= 0 else "never"
+    told = f"{kind.objects:>9,}  {heard:>12}" + ("" if kind.state == "following" else f"  {kind.state}")
+    return Line(((f"{printable(kind.resource):<24}", ""), (told, tone or "dim")))
+
+
+def _agreement(found: ModelAgreement, width: int, now_s: float) -> Section:
+    """Decisions of Kueue that the model would not make, counted and by name."""
+    wrong = found.kept + found.started
+    share = f", {wrong / found.compared:.1%}" if found.compared else ""
+    lines = [
+        fact("compared", f"{found.compared:,} decisions"),
+        fact("disagree", f"{wrong:,}{share}", "warn" if wrong else "ok"),
+        fact("", f"{found.kept:,} kept waiting that the model would start"),
+        fact("", f"{found.started:,} started that the model would not"),
+    ]
+    for each in found.last[:MAX_DISAGREEMENTS]:
+        ago = duration(max(0, round((now_s - each.at_s) * 1000)))
+        lines.append(Line(((cut(printable(each.workload), max(8, width)), ""),), link=f"workload {each.workload}"))
+        lines += [text_line("  " + part, "dim") for part in wrap(printable(f"{each.text}, for {ago}"), width - 2)]
+    return Section("Our model and Kueue", tuple(lines), "since the engine started")
+
+
+KIND_LATE_S = 180.0
+"""An API server says at least once a minute up to where a kind is known."""
+MAX_DISAGREEMENTS = 8
 
 
 def _standing(report: MirrorReport, width: int, now_s: float) -> list[Line]:
@@ -140,7 +181,7 @@ def _standing(report: MirrorReport, width: int, now_s: float) -> list[Line]:
 
 
 def _acting(report: MirrorReport) -> str:
-    return f"changes cannot be sent to Slurm: {printable(report.trouble)}"
+    return f"changes cannot be sent to {report.scheduler}: {printable(report.trouble)}"
 
 
 def is_late(report: MirrorReport, now_s: float) -> bool:
@@ -153,23 +194,27 @@ def mirror_trouble(report: MirrorReport, now_s: float) -> str:
     """Reason why the mirror is behind; empty while it follows or has yet to begin."""
     if report.state == "lost":
         of = f"data of {timestamp(round(report.looked_s * 1000), date=False)}" if report.looked_s else ""
-        said = "Slurm does not answer" if report.where else ""
+        said = f"{report.scheduler} does not answer" if report.where else ""
         return " · ".join(word for word in (said, of, printable(report.error)) if word)
     if is_late(report, now_s):
-        return f"Slurm has not answered for {duration(round((now_s - report.looked_s) * 1000))}"
+        return f"{report.scheduler} has not answered for {duration(round((now_s - report.looked_s) * 1000))}"
     return ""
 
 
 def standing_facts(report: MirrorReport, now_s: float) -> list[tuple[str, str]]:
     """(name, what is so) of the cluster and of how fresh it is seen."""
     ago = duration(round(max(0.0, now_s - report.looked_s) * 1000)) + " ago" if report.looked_s else "not yet"
-    spoken = f"Slurm {report.release or '?'}, REST {report.dialect or '?'}"
+    name, kubernetes = report.scheduler, report.scheduler == "Kubernetes"
+    spoken = f"{name} {report.release or '?'}, REST {report.dialect or '?'}"
+    if kubernetes:
+        spoken = f"{name} {report.release or '?'}, " + (f"Kueue {report.dialect}" if report.dialect else "no Kueue")
     return [
         ("cluster", printable(report.where)),
         ("version", printable(spoken) + (f" as {printable(report.user)}" if report.user else "")),
-        ("mode", "acts on Slurm, through the gate" if report.acts else "read-only: changes nothing in Slurm"),
-        ("last poll", ago),
-        ("jobs", f"{report.jobs:,} on {counted(report.nodes, 'node')}"),
+        ("mode", f"acts on {name}, through the gate" if report.acts else f"read-only: changes nothing in {name}"),
+        ("last heard" if kubernetes else "last poll", ago),
+        ("workloads" if kubernetes else "jobs", f"{report.jobs:,} on {counted(report.nodes, 'node')}"),
+        *([("listed in", f"{report.asked_s:,.1f} s; {report.rpcs:,} requests since")] if kubernetes else []),
     ]
 
 
@@ -221,7 +266,10 @@ def mirror_lines(report: MirrorReport, now_s: float) -> list[str]:
 
 
 def job_section(job: Mirrored, width: int, estimate: StartEstimate | None = None) -> Section:
-    """Slurm's view of a job, and its start by Slurm's plan and by the twin."""
+    """Slurm's view of a job, and its start by Slurm's plan and by the twin; of a workload of Kubernetes, what Kueue and
+    the scheduler of pods say."""
+    if job.voices:
+        return _voices(job, width)
     flags = f" ({', '.join(job.flags)})" if job.flags else ""
     lines = [fact("job", printable(f"{job.job_id}, {job.state}{flags}"))]
     if job.state == "PENDING":
@@ -249,6 +297,22 @@ def job_section(job: Mirrored, width: int, estimate: StartEstimate | None = None
     if job.stdout:
         lines.append(fact("output", cut(printable(job.stdout), max(10, width - 11))))
     return Section("In Slurm", tuple(lines))
+
+
+def _voices(job: Mirrored, width: int) -> Section:
+    """Each statement under who says it, in its own words."""
+    lines: list[Line] = []
+    speaker, now_s = "", time.time()
+    for each in job.voices:
+        if each.speaker != speaker:
+            speaker = each.speaker
+            lines.append(text_line(f"{printable(speaker)} says", "accent"))
+        ago = f"  {duration(max(0, round((now_s - each.since_s) * 1000)))} ago" if each.since_s else ""
+        lines.append(Line(((printable(f"  {each.about}  {each.reason}".rstrip()), ""), (ago, "dim"))))
+        lines += [text_line("    " + part) for part in wrap(printable(each.text), max(20, width - 4))]
+    if job.disagrees:
+        lines += [text_line(part, "warn") for part in wrap(printable(f"Our model disagrees: {job.disagrees}"), width)]
+    return Section("In Kubernetes", tuple(lines))
 
 
 def step_text(step: JobStep) -> str:

@@ -188,7 +188,10 @@ def events_section(view: WorkloadDetail, beside: WorkloadContext, width: int) ->
     ]
     if beside.job is not None or beside.outside:
         path = f": {printable(beside.job.stdout)}" if beside.job is not None and beside.job.stdout else ""
-        told = f"runs in Slurm: {key_of('output')} shows the output{path}"
+        if beside.job is not None and beside.job.voices:
+            told = "runs in pods: kubectl logs shows the output"
+        else:
+            told = f"runs in Slurm: {key_of('output')} shows the output{path}"
         lines.append(text_line(cut(told, max(8, width)), "dim", f"output {printable(view.id)}"))
     elif view.run is None:
         lines.append(text_line("simulated executor: no log output", "dim"))

@@ -58,16 +58,49 @@ class UnsupportedCounts:
         return tuple(sorted(found, key=lambda each: (-each.count, each.text)))
 
 
+class FollowedKind(msgspec.Struct, frozen=True, kw_only=True):
+    """How one kind of objects of Kubernetes is followed."""
+
+    resource: str
+    state: str
+    objects: int
+    age_s: float
+    """Seconds since anything was heard of it; -1: never."""
+    trouble: str = ""
+
+
+class ModelDisagreement(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision of the scheduler that the model of it would not make."""
+
+    workload: str
+    text: str
+    at_s: float
+    """Unix seconds since when."""
+
+
+class ModelAgreement(msgspec.Struct, frozen=True, kw_only=True):
+    """Decisions of the scheduler beside those of the model, since the mirror began."""
+
+    compared: int = 0
+    kept: int = 0
+    """It keeps waiting what the model would start."""
+    started: int = 0
+    """It started what the model would not."""
+    last: tuple[ModelDisagreement, ...] = ()
+    """Those that still are, and the last ones that started; newest first."""
+
+
 class MirrorReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Texts that came from Slurm are in here: untrusted."""
+    """Texts that came from the other scheduler are in here: untrusted."""
 
     where: str
-    """URL or socket of slurmrestd; empty where the cell is not mirrored."""
+    """URL or socket of slurmrestd, or URL of the API server; empty where the cell is not mirrored."""
     state: Literal["none", "starting", "following", "lost"]
+    scheduler: Literal["Slurm", "Kubernetes"] = "Slurm"
     release: str = ""
-    """Of Slurm, such as 24.11.5."""
+    """Of Slurm or Kubernetes, such as 24.11.5."""
     dialect: str = ""
-    """Version of its REST API that is spoken."""
+    """Version of its REST API that is spoken; of Kueue's API."""
     user: str = ""
     error: str = ""
     """Why it is lost."""
@@ -103,8 +136,24 @@ class MirrorReport(msgspec.Struct, frozen=True, kw_only=True):
     shares: tuple[Share, ...] = ()
     """Fair share of accounts and of the users in them."""
 
+    kinds: tuple[FollowedKind, ...] = ()
+    """Of Kubernetes."""
+    agreement: ModelAgreement | None = None
+
 
 NOT_MIRRORED = MirrorReport(where="", state="none")
+
+
+class SchedulerVoice(msgspec.Struct, frozen=True, kw_only=True):
+    """One statement of a scheduler on a workload, as it stands: untrusted."""
+
+    speaker: str
+    about: str
+    """The condition, or the pods."""
+    reason: str
+    text: str
+    since_s: float = 0.0
+    """Unix seconds; 0: not known."""
 
 
 class Mirrored(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +188,10 @@ class Mirrored(msgspec.Struct, frozen=True, kw_only=True):
     """That the reason is about; those first that it would exceed now."""
     steps: tuple[JobStep, ...] = ()
     """While it runs, as far as Slurm can be asked."""
+    voices: tuple[SchedulerVoice, ...] = ()
+    """Of a workload of Kubernetes, which has no job of Slurm: what Kueue and the scheduler of pods say."""
+    disagrees: str = ""
+    """Why the model of the scheduler would decide otherwise now; empty where it would not."""
 
     @staticmethod
     def of(workload: str, job: Job, limits: tuple[Limit, ...] = (), steps: tuple[JobStep, ...] = ()) -> Mirrored:

@@ -134,7 +134,8 @@ class Explainer:
         said = outside_reasons(self._state, row)
         if self._state.workloads.state[row] == WorkloadState.QUEUED:
             own = self._queued(row).reasons + _turned(self._state, row)
-            return (*said, *own) if self._state.settings.decided_by == "muster" else (*said, *without_cycle(own))
+            by = self._state.settings.decided_by
+            return (*said, *own) if by == "muster" else (*said, *without_cycle(own, by))
         return (*said, *_parked(self._state, row))
 
     def outlook(self, row: int) -> tuple[Reason, ...]:

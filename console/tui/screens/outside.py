@@ -56,7 +56,8 @@ class MirrorPane(DetailPane[MirrorReport]):
         report = self.detail
         if report is None or report.state == "none":
             return ""
-        return f"{report.state}  ·  {report.jobs:,} jobs on {report.nodes:,} {plural('node', report.nodes)}"
+        what = "workloads" if report.scheduler == "Kubernetes" else "jobs"
+        return f"{report.state}  ·  {report.jobs:,} {what} on {report.nodes:,} {plural('node', report.nodes)}"
 
     def ask(self, client: Client) -> MirrorReport:
         return client.mirror()

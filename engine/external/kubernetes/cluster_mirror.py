@@ -21,6 +21,7 @@ from engine.control import Engine
 from engine.external.kubernetes.cluster_tables import ClusterTables, TableChanges
 from engine.external.kubernetes.kinds import KUEUE, ObjectKind
 from engine.external.kubernetes.kueue_objects import Workload
+from engine.external.kubernetes.model_comparison import ModelComparison
 from engine.external.kubernetes.names import node_id, workload_id
 from engine.external.kubernetes.node_mapping import NodeMapping
 from engine.external.kubernetes.observation import ClusterObservation
@@ -62,6 +63,7 @@ class ClusterMirror:
         self._reader = reader
         self._call = call
         self._wall_s = wall_s
+        self.comparison = ModelComparison(call)
         self._before: CellBefore | None = None
         self._nodes = NodeMapping(reader)
         self._facts: ClusterFacts | None = None
@@ -111,7 +113,10 @@ class ClusterMirror:
             self._nodes = NodeMapping(self._reader, self._before.pools)
         told = self._observations(changes, self._before if first else None)
         try:
+            if not first:
+                self._compare(told)
             self._tell(told)
+            self.comparison.look(began, self._wall_s())
         except BaseException:
             self.start_over()
             raise
@@ -270,6 +275,17 @@ class ClusterMirror:
             self._told.pop(("node-load", name), None)
             found.append(seen.NodeGone(id=name))
         return found
+
+    def _compare(self, told: list[seen.AnySeen]) -> None:
+        """Tell what makes room, and ask the model about what Kueue gave it to."""
+        admitted = [each for each in told if isinstance(each, seen.WorkloadSeen) and (each.holds or each.reserves)
+                    and not each.cause]  # fmt: skip
+        if admitted:
+            coming = {id(each) for each in admitted}
+            before = [each for each in told if id(each) not in coming]
+            told[:] = admitted
+            self._tell(before)
+            self.comparison.note_admitted(admitted, self._wall_s())
 
     def _tell(self, told: list[seen.AnySeen]) -> None:
         left: list[str] = []

@@ -452,6 +452,8 @@ def reason_words(reason: str) -> ReasonWords | None:
 UNSEEN = "AwaitingEvaluation"
 """The engine's own token where no gate is closed."""
 FITS = "FitsNow"
+SPEAKERS = {"slurm": "Slurm", "kubernetes": "Kueue"}
+"""Who decides -> whose words are shown."""
 _WAITS = (WorkloadState.QUEUED, WorkloadState.HELD, WorkloadState.WAITING, WorkloadState.SUSPENDED)
 _TOKEN = re.compile(r"[A-Za-z0-9_:.-]{1,64}")
 
@@ -470,10 +472,10 @@ def outside_reasons(state: State, row: int) -> tuple[Reason, ...]:
     token = outside_token(state, row)
     if not token:
         return ()
-    word = state.outside.word_of(row)
-    known = reason_words(word)
+    word, speaker = state.outside.word_of(row), SPEAKERS[state.settings.decided_by]
+    known = reason_words(word) if state.settings.decided_by == "slurm" else None
     if known is None:
-        return (Reason(token=token, text=f"Slurm says {word}"),)
+        return (Reason(token=token, text=f"{speaker} says {word}"),)
     return (Reason(token=token, text=f"Slurm says {word}: {known.text}", unblock=known.helps),)
 
 
@@ -488,7 +490,8 @@ def not_foretold(state: State, row: int) -> str:
     )
 
 
-def without_cycle(own: tuple[Reason, ...]) -> tuple[Reason, ...]:
+def without_cycle(own: tuple[Reason, ...], decided_by: str) -> tuple[Reason, ...]:
     """The mirror waits for no cycle of its own: where it sees nothing in the way it says so."""
-    text = "as far as the mirror sees, it would fit now: a rule of Slurm's holds it, or Slurm has not looked yet"
+    who = SPEAKERS[decided_by]
+    text = f"as far as the mirror sees, it would fit now: a rule of {who}'s holds it, or {who} has not looked yet"
     return tuple(Reason(token=FITS, text=text) if reason.token == UNSEEN else reason for reason in own)

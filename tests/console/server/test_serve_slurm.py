@@ -33,5 +33,5 @@ def test_an_engine_knows_whether_it_may_act_before_its_gate_goes_on(
     engine.acts = False
     cluster = SlurmAt("http://127.0.0.1:9", acts=acts)
     with pytest.raises(Reached):
-        engine_process._serve(ServeOptions("hpc", None, unix_socket=tmp_path / "s", slurm=cluster), engine)
+        engine_process._serve(ServeOptions("hpc", None, unix_socket=tmp_path / "s", mirrors=cluster), engine)
     assert known == [acts]

@@ -40,7 +40,7 @@ def mirrored(request: pytest.FixtureRequest) -> Iterator[tuple[SlurmCluster, Loc
         slurm.start()
         after.callback(slurm.stop)
         soon(lambda: slurm.report().state == "following")
-        yield cluster, LocalClient(loop, gate_of(engine), Advisor(loop), slurm=slurm)
+        yield cluster, LocalClient(loop, gate_of(engine), Advisor(loop), cluster=slurm)
 
 
 def submit(cluster: SlurmCluster, script: str, *flags: str) -> str:
