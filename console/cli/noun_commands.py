@@ -226,6 +226,8 @@ def _found(target: argparse.ArgumentParser) -> None:
 def _kubernetes(kubernetes: ShellParser) -> None:
     of = "console.commands.kubernetes"
     kubernetes.add("look", "what can be read of a cluster, and how much there is", f"{of}:look", _cluster)
+    kubernetes.add("mirror", "how the mirror of a cluster does, and where our model and Kueue disagree",
+                   "console.commands.slurm:mirror", reached)  # fmt: skip
     kubernetes.add("watch", "what changes in a cluster, as it happens", f"{of}:watch", _watch)
 
 

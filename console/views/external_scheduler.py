@@ -234,7 +234,7 @@ def cost_facts(report: MirrorReport) -> list[tuple[str, str]]:
 
 def _left_out(report: MirrorReport, width: int) -> Section:
     if not report.left_out:
-        return Section("Not mirrored", (text_line("everything Slurm shows is in the cell", "ok"),))
+        return Section("Not mirrored", (text_line(f"everything {report.scheduler} shows is in the cell", "ok"),))
     lines: list[Line] = []
     for each in report.left_out:
         lines += [text_line(part, "" if n else "warn") for n, part in enumerate(wrap(printable(each.text), width))]

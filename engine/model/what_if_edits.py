@@ -220,6 +220,8 @@ FORMS = (
 )
 """Every edit, in the order menus show them. Each may end in `at +DURATION`."""
 _FORM_OF = {form.word: form for form in FORMS}
+_AS_ACTIONS = {"set-quota": "quota", "set-priority": "priority"}
+"""Actions whose effect an edit tries under a shorter word."""
 
 Read = Callable[[str], tuple[WorkloadSpec, ...]]
 """Workloads of the file of that name. Raises MusterError."""
@@ -233,6 +235,7 @@ def parse(text: str, read: Read | None = None) -> AnyEdit:
     Raises SpecError naming the part that is wrong and what is expected there, with the nearest word.
     """
     word, _, rest = text.strip().partition(" ")
+    word = _AS_ACTIONS.get(word, word)
     form = _FORM_OF.get(word)
     if form is None:
         near = nearest(word, _FORM_OF)

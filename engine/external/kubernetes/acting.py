@@ -65,7 +65,7 @@ def rehearse(api: ChangeApi, command: cmd.AnyCommand, token: str) -> tuple[str, 
         except RefusedError as error:
             refused.append(error.problem)
     if refused:
-        raise RefusedError(f"the dry run is refused: {'; '.join(refused[:5])}", "Mend that first, or leave it out")
+        raise RefusedError(f"the dry run is refused: {'; '.join(refused[:5])}", "Fix that first, or leave it out")
     more = (f"{len(steps) - MAX_REHEARSED} more were not tried",) if len(steps) > MAX_REHEARSED else ()
     return (*lines, *more)
 
