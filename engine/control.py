@@ -113,6 +113,8 @@ class Engine:
         """The way in which each request reaches the outside scheduler, such as "scontrol"."""
         self.far = ""
         """The outside scheduler, such as "Slurm 24.11.5 at https://head:6820"; empty until it has answered."""
+        self.dry_runs: dict[bytes, tuple[str, ...]] = {}
+        """Command, encoded -> the outside scheduler's answer when it was tried before anybody voted; the last few."""
         self.faults = faults
         self.provider_faults = provider_faults
         self.forecaster = forecaster

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from console.client.credentials import IdentityClaim, NewToken, TokenAsk, TokenLine
+    from console.service.dry_runs import DryRuns
     from engine.control import Engine
     from engine.executors.task_files import OutputPart, OutputRequest, ProcessReport
     from engine.external.mirror_report import Mirrored, MirrorReport
@@ -202,9 +203,12 @@ class LocalClient(Client):
         ticker: GateTicker | None = None,
         drafting: Drafting | None = None,
         cluster: MirroredCluster | None = None,
+        dry_runs: DryRuns | None = None,
     ) -> None:
         self.read_only = read_only
         self._cluster: MirroredCluster = cluster or SlurmCell(loop, None)
+        self._dry_runs = dry_runs
+        """Where the cluster is asked before anybody votes."""
         self._output = RunOutput(loop, self._cluster)
         self._loop = loop
         self._gate = gate
@@ -408,11 +412,16 @@ class LocalClient(Client):
         return self._loop.call(lambda _: self._gate.preview(self._actor, sourced))
 
     def propose(self, request: Request) -> Proposal:
-        sourced = self._recommender.sourced(request)
+        sourced = self._tried(self._recommender.sourced(request))
         return self._loop.call(lambda _: self._gate.propose(self._actor, sourced))
 
+    def _tried(self, request: Request) -> Request:
+        if self._dry_runs is not None:
+            self._dry_runs.run(self._actor, request)
+        return request
+
     def revise(self, proposal_id: str, request: Request) -> Proposal:
-        sourced = self._recommender.sourced(request)
+        sourced = self._tried(self._recommender.sourced(request))
         return self._loop.call(lambda _: self._gate.revise(self._actor, proposal_id, sourced))
 
     def proposals(self, states: tuple[str, ...] = (), limit: int = 200) -> tuple[Proposal, ...]:

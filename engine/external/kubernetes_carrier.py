@@ -29,7 +29,7 @@ from engine.external.intent_carrier import (
     Recorded,
     few,
 )
-from engine.external.kubernetes.acting import PatchFiles, lacks_of, ways_of
+from engine.external.kubernetes.acting import PatchFiles, lacks_of, rehearse, ways_of
 from engine.external.kubernetes.change_requests import ChangeApi, ChangeRequest, ChangeStep, StepReading, look, steps_of
 from engine.external.kubernetes.errors import (
     EvictionBlocked,
@@ -40,6 +40,7 @@ from engine.external.kubernetes.errors import (
     KubernetesUnavailable,
 )
 from engine.external.kubernetes.transport import KubernetesTransport
+from engine.external.observed_changes import new_token
 from engine.loop import EngineLoop
 from engine.model import commands as cmd
 from engine.model.errors import MusterError, RefusedError, SpecError
@@ -265,6 +266,13 @@ class KubernetesDriver:
     def trouble(self) -> str:
         """Why nothing can be carried at present; empty when all is well."""
         return self._threads.trouble or self.carrier.trouble
+
+    def rehearse(self, command: cmd.AnyCommand) -> tuple[str, ...]:
+        """What the API server says of a command that nobody has voted on yet. Raises RefusedError, UnreachableError."""
+        return rehearse(self.api, command, new_token(0))
+
+    def evidence(self, intent: Intent, now_ms: int) -> FarLook:
+        return look_at(self.api, intent, now_ms)
 
     def _abilities(self) -> Abilities:
         by: Any = "patch" if self._by_file else "api"

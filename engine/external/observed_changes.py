@@ -592,9 +592,12 @@ def _refuse_too_many(state: State) -> None:
 
 def new_intent(number: int, command: cmd.AnyCommand) -> ev.Intended:
     """The command as an intent of that number, under a token that nobody can guess."""
-    # Lower case and digits only: it is read by people, and goes through shells.
-    token = f"{number:x}-{secrets.token_hex(TOKEN_BYTES)}"
-    return ev.Intended(number, token, msgspec.msgpack.encode(command))
+    return ev.Intended(number, new_token(number), msgspec.msgpack.encode(command))
+
+
+def new_token(number: int) -> str:
+    """A token of an intent. Lower case and digits only: it is read by people, and goes through shells."""
+    return f"{number:x}-{secrets.token_hex(TOKEN_BYTES)}"
 
 
 def _submissions(state: State, command: cmd.Submit, now_ms: int) -> Checked:

@@ -476,6 +476,8 @@ def carried(engine: Engine, acts: Iterable[Act]) -> tuple[str, ...]:
             way = engine.ways.get(type(command), "")
             goes = f"by {way} to {engine.far}" if way else f"to {by.capitalize()}, which has not answered yet"
             lines[f"{name} goes {goes}; {_read_back(by, command)}"] = None
+            tried = engine.dry_runs.get(msgspec.msgpack.encode(command), ())
+            lines |= dict.fromkeys(f"dry run: {each}" for each in tried)
     return tuple(lines)
 
 

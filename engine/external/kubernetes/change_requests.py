@@ -68,7 +68,7 @@ class ChangeStep(msgspec.Struct, frozen=True):
     target: str
     """Id of a workload, node or queue."""
     value: str = ""
-    """A priority class."""
+    """A priority class; of a quota what becomes of work above it."""
     queue: QueueSpec | None = None
     work: WorkloadSpec | None = None
     taint: Taint | None = None
@@ -125,8 +125,8 @@ def _steps(command: cmd.AnyCommand) -> Iterator[ChangeStep]:
             yield from (ChangeStep("drain queue", name) for name in names)
         case cmd.OpenQueues(names=names):
             yield from (ChangeStep("open queue", name) for name in names)
-        case cmd.ChangeQueue(queue=queue):
-            yield ChangeStep("set quota", queue.name, queue=queue)
+        case cmd.ChangeQueue(queue=queue, over=over):
+            yield ChangeStep("set quota", queue.name, over, queue=queue)
         case cmd.Cordon(ids=ids):
             yield from (ChangeStep("cordon", id_) for id_ in ids)
         case cmd.Uncordon(ids=ids):
@@ -303,6 +303,8 @@ def _look_at_quota(step: ChangeStep, name: QueueName, path: str, queue: Raw, tok
     assert step.queue is not None
     if name.kind == "LocalQueue":
         raise RefusedError(f"{step.target}: a LocalQueue has no quota", "Change that of its ClusterQueue")
+    if step.value == "evict":
+        raise RefusedError("Kueue evicts nothing for a lower quota", "Let it run out (keep), or drain the queue")
     groups = queue["spec"].get("resourceGroups", [])
     wanted = changed_groups(groups, step.queue)
     if wanted == groups:
