@@ -15,12 +15,11 @@ from engine.model.commands import CARRIED
 from runbooks.actions import catalogue
 
 if TYPE_CHECKING:
-    from runbooks.plans.identity import Actor
-
     from engine.control import Engine
     from engine.loop import EngineLoop
     from engine.model.commands import AnyCommand
     from runbooks.gate.approval_gate import Gate
+    from runbooks.plans.identity import Actor
     from runbooks.plans.typed_plan import Request
 
 MAX_KEPT = 500

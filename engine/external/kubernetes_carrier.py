@@ -6,7 +6,8 @@ whose change is there. Each request names the UID and, where a change in between
 that was read, so that one that arrives late changes nothing that was changed since; and the API server gives up a
 request sooner than an intent is given up here.
 
-A drain has its time anew with each pod that leaves. A change that is carried by a file waits for whoever applies it.
+A submission waits for as long as the cluster does not take it. A drain has its time anew with each pod that leaves. A
+change that is carried by a file waits for whoever applies it.
 """
 
 from __future__ import annotations
@@ -193,8 +194,12 @@ class KubernetesCarrier(IntentCarrier[KubernetesIntent]):
     def _send_one(self, part: KubernetesStep, request: ChangeRequest) -> None:
         if not self._may_act():
             raise KubernetesUnavailable("another engine has taken over")
-        part.tried = True
-        self._api.send(request)
+        before, part.tried = part.tried, True
+        try:
+            self._api.send(request)
+        except KubernetesUnavailable as error:
+            part.tried = before or not error.undone
+            raise
 
     def _conclude(self, held: KubernetesIntent) -> None:
         """Every step is done, refused, or about what has gone."""
@@ -222,6 +227,8 @@ class KubernetesCarrier(IntentCarrier[KubernetesIntent]):
     def _give_up(self, held: KubernetesIntent) -> None:
         by_file = held.phase == Phase.ACCEPTED
         limit_ms = FILE_GIVE_UP_MS if by_file else GIVE_UP_MS
+        if isinstance(held.command, cmd.Submit) and not by_file:
+            return  # what was taken in is submitted, whenever that can be: its name is the same each time
         if self._wall_ms() - held.at_ms < limit_ms:
             return
         left = few([part.text or part.step.target for part in held.parts if part.is_left])

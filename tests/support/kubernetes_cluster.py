@@ -50,7 +50,9 @@ class KubernetesCluster:
         self.folder = folder
         self.options = options
         self.children: list[subprocess.Popen[bytes]] = []
-        self._started: dict[str, list[str]] = {}
+        self.commands: dict[str, list[str]] = {}
+        """Part -> its command line, of those that were looked at."""
+        self._environments: dict[str, dict[str, str]] = {}
 
     @property
     def kubeconfig(self) -> Path:
@@ -104,11 +106,17 @@ class KubernetesCluster:
 
     def kill(self, part: str) -> None:
         """With -9. Returns when it is gone."""
+        self.note(part)
         pid = self.pid(part)
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
-        self._started[part] = [word.decode() for word in command]
         os.kill(pid, signal.SIGKILL)
         soon(lambda: not Path(f"/proc/{pid}").exists() or b") Z " in Path(f"/proc/{pid}/stat").read_bytes())
+
+    def note(self, part: str) -> None:
+        """Keep how it was started, so that it can be started again."""
+        said = Path(f"/proc/{self.pid(part)}/environ").read_bytes().split(b"\0")
+        self._environments[part] = dict(each.decode().split("=", 1) for each in said if b"=" in each)
+        command = Path(f"/proc/{self.pid(part)}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+        self.commands[part] = [word.decode() for word in command]
 
     def start(self, part: str) -> None:
         """What was killed, with its data. Returns when the API server is ready. One that gives up while it starts is
@@ -129,8 +137,9 @@ class KubernetesCluster:
     def _start(self, part: str) -> None:
         with (self.folder / "log" / f"{part}.log").open("ab") as log:
             process = subprocess.Popen(
-                self._started[part], stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
-            )
+                self.commands[part], stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
+                env=self._environments[part],
+            )  # fmt: skip
         (self.folder / "pids" / part).write_text(str(process.pid))
         self.children.append(process)
 

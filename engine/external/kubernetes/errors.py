@@ -61,12 +61,16 @@ class VersionExpired(KubernetesRefused):
 
 class KubernetesUnavailable(UnreachableError):
     """No word of the server, or none that says what became of the request. `wait_s`: seconds after which it wants to
-    be asked again; 0 = it named none. `answered`: it did answer, and others may fare better."""
+    be asked again; 0 = it named none. `answered`: it did answer, and others may fare better. `undone`: a request that
+    changes something was turned away before anything was done."""
 
-    def __init__(self, problem: str, remedy: str = "", *, wait_s: float = 0.0, answered: bool = False) -> None:
+    def __init__(
+        self, problem: str, remedy: str = "", *, wait_s: float = 0.0, answered: bool = False, undone: bool = False
+    ) -> None:
         super().__init__(problem, remedy)
         self.wait_s = wait_s
         self.answered = answered
+        self.undone = undone
 
 
 class KubernetesSilent(KubernetesUnavailable):

@@ -50,6 +50,7 @@ LARGEST_LINE = 64 << 20
 LARGEST_ERROR = 1 << 16
 USER_AGENT = "muster"
 DONE = frozenset([200, 201, 202])
+WEBHOOK_AWAY = "failed calling webhook"
 TOO_BUSY = frozenset([429, 503, 504])
 
 Query = Mapping[str, str]
@@ -313,8 +314,10 @@ def _error(what: str, code: int, body: bytes, wait_s: float) -> Exception:
     if code in TOO_BUSY or code >= 500:
         said = status.message or f"HTTP {code}"
         return KubernetesUnavailable(
-            f"{what}: the API server says: {said}", "It is tried again", wait_s=wait_s, answered=True
-        )
+            f"{what}: the API server says: {said}", "It is tried again", wait_s=wait_s, answered=True,
+            # Too many requests are not begun; what a webhook was not asked about is not written.
+            undone=code == 429 or WEBHOOK_AWAY in said,
+        )  # fmt: skip
     if code < 400:
         return KubernetesUnreadable(f"{what}: an answer of HTTP {code} came", "Is it an API server of Kubernetes?")
     return refusal(what, code, status)
