@@ -469,6 +469,8 @@ def subjects_of(command: cmd.AnyCommand) -> tuple[str, ...]:
         return tuple(spec.id for spec in command.workloads)
     if isinstance(command, cmd.Reserve):
         return (command.reservation.name,)
+    if isinstance(command, cmd.ChangeQueue):
+        return (command.queue.name,)
     if isinstance(command, cmd.ScalePool):
         return (command.pool,)
     return tuple(getattr(command, "ids", ()) or getattr(command, "names", ()))

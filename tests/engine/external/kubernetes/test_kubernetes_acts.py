@@ -358,3 +358,10 @@ def test_what_cannot_be_carried_is_given_up_and_a_person_is_told(cluster: Kubern
         assert look_at(room.api, found, 0).error
         proxy.mode = "pass"
         assert look_at(room.api, found, 0).shows == "undone"
+
+
+def test_of_two_quotas_the_later_holds(room: KubernetesRoom, queue: KueueQueue) -> None:
+    """Both wait when the line is back: the later must not overtake the one before it."""
+    numbers = [room.want(cmd.ChangeQueue(queue=quota(queue, gpus))) for gpus in (12, 16, 8, 4)]
+    assert [room.settled(number).phase for number in numbers] == [Phase.DONE] * 4
+    assert queue.queue()["spec"]["resourceGroups"][0]["flavors"][0]["resources"][1]["nominalQuota"] == "4"
