@@ -9,12 +9,15 @@ PACKAGES = console recommender runbooks engine
 # Without cached bytecode the console starts two to three times slower.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run shell test test-thorough test-postgres test-long mutants bench bench-console picture format lint types imports check lock clean
+.PHONY: run run-kubernetes shell test test-thorough test-postgres test-long mutants bench bench-console picture format lint types imports check lock clean
 
 run: $(STAMP)  ## the console on a live demo cluster
 	@echo "Starting the demo: ten minutes of AI work a minute. The first time it plays a month of history; the console says how far it is."
 	@$(BIN)/muster --demo
 	@echo "\`make shell\` opens a shell in which README's commands work as printed."
+
+run-kubernetes: $(STAMP)  ## the console on a Kubernetes cluster with Kueue on loopback; needs ../shared/kubernetes
+	@$(BIN)/python -m tests.support.run_kubernetes
 
 # The commands of make itself are not for what is started in there.
 shell: $(STAMP)  ## your own shell, in which `muster` is a command, as where it is installed
