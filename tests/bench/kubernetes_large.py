@@ -3,7 +3,7 @@
 The API server is made up, a process of its own on loopback, and sends pods and nodes of the size of real ones (3.8 KB
 and 4.1 KB with their managedFields). `--kubeconfig FILE` asks a real one instead, for what is in it. Prints one JSON
 row for each: wall time, CPU time of this process, and how much its memory grew; for events, how long after it was sent
-each was taken.
+each was taken. The first row is of a cell that mirrors all of it: the time until its last pod is in the journal.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,9 @@ from engine.external.kubernetes.transport import KubernetesTransport
 from tests.support.scripted_kubernetes import Answer, Query, ScriptedKubernetes, event, initial_end
 
 BY_NAME = {kind.resource: kind for kind in KINDS}
+MIRRORED = ("nodes", "pods", "workloads", "clusterqueues", "localqueues", "resourceflavors")
+GANG = 8
+"""Pods of a workload."""
 FIELDS = [{"manager": "kubelet", "operation": "Update", "fieldsV1": {f"f:field-{n}": {".": {}} for n in range(60)}}]
 
 
@@ -43,12 +47,12 @@ def pod(number: int, version: int) -> dict[str, Any]:
     return {
         "metadata": {
             "name": f"train-{number:06d}-abcde",
-            "namespace": f"team-{number % 40}",
+            "namespace": f"team-{number // GANG % 40}",
             "uid": f"00000000-0000-4000-8000-{number:012d}",
             "resourceVersion": str(version),
             "creationTimestamp": "2026-11-23T11:00:00Z",
-            "labels": {"batch.kubernetes.io/job-name": f"train-{number // 8}", "app": "train", "sent": ""},
-            "annotations": {"kueue.x-k8s.io/workload": f"job-train-{number // 8}", "note": "x" * 650},
+            "labels": {"batch.kubernetes.io/job-name": f"train-{number // GANG}", "app": "train", "sent": ""},
+            "annotations": {"kueue.x-k8s.io/workload": f"job-train-{number // GANG}", "note": "x" * 650},
             "ownerReferences": [
                 {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u", "controller": True}
             ],
@@ -74,9 +78,10 @@ def pod(number: int, version: int) -> dict[str, Any]:
 
 def node(number: int, version: int) -> dict[str, Any]:
     """4.1 KB, most of it the images that it has."""
-    quantities = {"cpu": "96", "memory": "768Gi", "nvidia.com/gpu": "8", "pods": "110"}
+    quantities = {"cpu": "96", "memory": "768Gi", "nvidia.com/gpu": "16", "pods": "110"}
     conditions = [
-        {"type": kind, "status": "False", "reason": "Good"} for kind in ("MemoryPressure", "DiskPressure", "Ready")
+        {"type": kind, "status": "True" if kind == "Ready" else "False", "reason": "Good"}
+        for kind in ("MemoryPressure", "DiskPressure", "Ready")
     ]
     return {
         "metadata": {
@@ -96,9 +101,55 @@ def node(number: int, version: int) -> dict[str, Any]:
     }
 
 
+def workload(number: int, version: int) -> dict[str, Any]:
+    """One that Kueue has admitted, with GANG pods."""
+    space, quota = f"team-{number % 40}", {"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": "8"}
+    at = "2026-11-23T11:00:00Z"
+    conditions = [{"type": kind, "status": "True", "reason": kind, "message": "", "lastTransitionTime": at}
+                  for kind in ("QuotaReserved", "Admitted", "PodsReady")]  # fmt: skip
+    flavors = dict.fromkeys(quota, "default")
+    assignment = {"name": "main", "count": GANG, "flavors": flavors, "resourceUsage": quota}
+    return {
+        "metadata": {
+            "name": f"job-train-{number}",
+            "namespace": space,
+            "uid": f"00000000-{number % 10_000:04d}-4000-a000-{number:012d}",
+            "resourceVersion": str(version),
+            "creationTimestamp": at,
+            "managedFields": FIELDS,
+        },
+        "spec": {
+            "queueName": "all",
+            "podSets": [{"name": "main", "count": GANG, "template": {"spec": pod(0, 0)["spec"]}}],
+        },
+        "status": {
+            "conditions": conditions,
+            "admission": {"clusterQueue": "all", "podSetAssignments": [assignment]},
+        },
+    }
+
+
+def queues() -> dict[str, list[dict[str, Any]]]:
+    """One ClusterQueue, and a LocalQueue in each namespace."""
+    about = {"resourceVersion": "1"}
+    quota = [{"name": name, "nominalQuota": "10M"} for name in ("cpu", "nvidia.com/gpu")]
+    groups = [{"coveredResources": ["cpu", "nvidia.com/gpu"], "flavors": [{"name": "default", "resources": quota}]}]
+    return {
+        "resourceflavors": [{"metadata": about | {"name": "default", "uid": "f"}, "spec": {}}],
+        "clusterqueues": [{"metadata": about | {"name": "all", "uid": "q"}, "spec": {"resourceGroups": groups}}],
+        "localqueues": [
+            {"metadata": about | {"name": "all", "namespace": f"team-{n}", "uid": f"l{n}"},
+             "spec": {"clusterQueue": "all"}}
+            for n in range(40)
+        ],
+    }  # fmt: skip
+
+
 def serve(pods: int, nodes: int, rate: int) -> None:
     """The made-up API server, until its input ends."""
     bare = {"pods": [_text(pod(n, n + 1)) for n in range(pods)], "nodes": [_text(node(n, n + 1)) for n in range(nodes)]}
+    bare["workloads"] = [_text(workload(n, n + 1)) for n in range(-(-pods // GANG))]
+    bare |= {kind: [_text(each) for each in found] for kind, found in queues().items()}
     marks = [pod(n, 0) for n in range(min(pods, 1000))]
 
     def answer(path: str, query: Query) -> Answer:
@@ -165,6 +216,31 @@ def listed(reach: Reach, kind: str, way: str) -> dict[str, Any]:
     return row
 
 
+def mirrored(reach: Reach) -> dict[str, Any]:
+    """A cell on disk that is told all there is."""
+    from engine.control import Engine
+    from engine.external.kubernetes.cluster_mirror import ClusterWatch
+    from engine.model.specs import CellSpec, Settings
+
+    with tempfile.TemporaryDirectory() as folder:
+        engine = Engine.open(Path(folder) / "cell.db", cell=CellSpec(settings=Settings(decided_by="kubernetes")))
+        engine.advance(int(time.time() * 1000))
+        gc.collect()
+        before, begin, cpu = _rss_mib(), time.monotonic(), time.process_time()
+        watch = ClusterWatch(KubernetesTransport(reach), [BY_NAME[kind] for kind in MIRRORED], lambda ask: ask(engine))
+        watch.start()
+        while not watch.passes:
+            time.sleep(0.05)
+        wall, cpu = time.monotonic() - begin, time.process_time() - cpu
+        tasks = sum(engine.state.workloads.tasks)
+        watch.stop()
+        row = {"kind": "cell", "nodes": len(engine.state.capacity.row_of), "workloads": len(engine.state.workloads.ids)}
+        row |= {"pods_on_nodes": tasks, "wall_s": round(wall, 2), "cpu_s": round(cpu, 2)}
+        row |= {"grew_mib": round(_rss_mib() - before), "fault": watch.fault, "left_out": len(watch.mirror.left_out())}
+        engine.close()
+        return row
+
+
 def followed(reach: Reach, rate: int, for_s: float) -> dict[str, Any]:
     """How long after it was sent an event is taken."""
     lags: list[float] = []
@@ -219,6 +295,7 @@ def main() -> None:
         reach = Reach(
             name="bench", cluster=KubernetesCluster(server=server.stdout.readline().strip()), user=KubernetesUser()
         )
+        print(json.dumps(mirrored(reach)), flush=True)
         for kind, way in (("pods", "streamed"), ("pods", "paged"), ("pods", "whole"), ("nodes", "reflector")):
             print(json.dumps(listed(reach, kind, way)), flush=True)
         print(json.dumps(listed(reach, "pods", "reflector")), flush=True)
