@@ -9,7 +9,7 @@ PACKAGES = console recommender runbooks engine
 # Without cached bytecode the console starts two to three times slower.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run run-kubernetes shell test test-thorough test-postgres test-long mutants bench bench-console picture format lint types imports check lock clean
+.PHONY: run run-kubernetes shell test test-thorough test-postgres test-long mutants bench bench-console agreement picture format lint types imports check lock clean
 
 run: $(STAMP)  ## the console on a live demo cluster
 	@echo "Starting the demo: ten minutes of AI work a minute. The first time it plays a month of history; the console says how far it is."
@@ -51,6 +51,9 @@ bench: $(STAMP)  ## the budgets of the house, measured
 
 bench-console: $(STAMP)  ## the console in a real terminal on 130,000 nodes and a million workloads: key to paint, memory
 	$(BIN)/python tests/bench/console_bench.py --json bench-console-results.json
+
+agreement: $(STAMP)  ## 300 random lives on a real Kueue and on the model of it: who starts where, and who is preempted
+	$(BIN)/python tests/bench/kueue_agreement.py --json agreement-results.json
 
 picture: $(STAMP)  ## the pictures of the documents, from the real console on a demo engine
 	$(BIN)/python docs/picture.py docs

@@ -172,6 +172,22 @@ class BurstSpec(Spec, frozen=True, kw_only=True):
     cooldown_ms: int = HOUR_MS
 
 
+class KueueRules(Spec, frozen=True, kw_only=True):
+    """What a queue says about preemption and flavors where the policy is `kueue`, beside `reclaim` and `order`; not
+    heeded elsewhere. Names and meaning are Kueue's."""
+
+    within_queue: Literal["never", "lower_priority", "lower_or_newer_equal"] = "never"
+    """The work of its own that its work may preempt."""
+    borrow_within_cohort: Literal["never", "lower_priority"] = "never"
+    """The work of other queues that may be preempted although the queue borrows then."""
+    borrow_max_priority: int | None = None
+    """Priority up to which it may."""
+    when_can_borrow: Literal["stop", "try_next"] = "stop"
+    """Whether the search for a pool ends with one in which it fits by borrowing."""
+    when_can_preempt: Literal["stop", "try_next"] = "try_next"
+    """Whether it ends with one in which it fits by preemption."""
+
+
 class QueueSpec(Spec, frozen=True, kw_only=True):
     """A vertex of the queue tree; an inner vertex is a cohort. Leaves take workloads.
 
@@ -212,6 +228,7 @@ class QueueSpec(Spec, frozen=True, kw_only=True):
     not go by it; it is measured (`engine.state.objectives`)."""
     objective_permille: int = 950
     """The share of its work that should start in that time."""
+    kueue: KueueRules = KueueRules()
 
 
 class PriorityClassSpec(Spec, frozen=True, kw_only=True):
@@ -494,7 +511,8 @@ class QueueMode(IntEnum):
         return self.name.lower()
 
 
-Policy = Literal["fcfs", "easy", "easy-sjbf", "conservative"]
+Policy = Literal["fcfs", "easy", "easy-sjbf", "conservative", "kueue"]
+"""`kueue` is for mirrors of a cell that Kueue decides: `engine.scheduling.kueue_cycles`."""
 
 
 def check_resources(resources: Resources, where: str) -> None:

@@ -5,8 +5,9 @@ Order: band of the priority class, then the share of the queue and of those abov
 (`engine.scheduling.candidate_order`), then priority, then age. Policies: `fcfs`: within a queue nothing starts before
 work ahead of it. `easy`: the first workload that lacks capacity gets a reservation, and work behind it may start if
 that is not delayed (`engine.scheduling.backfill`). `easy-sjbf` is the same with the shortest first among those behind.
-`conservative`: every blocked workload gets a reservation (`engine.scheduling.conservative_backfill`). A workload that
-waits only for quota is passed over and holds up no other, unless its queue is strictly first in, first out.
+`conservative`: every blocked workload gets a reservation (`engine.scheduling.conservative_backfill`). `kueue`: Kueue's
+order, quota and preemption, all in `engine.scheduling.kueue_cycles`; the rest here is not heeded. A workload that waits
+only for quota is passed over and holds up no other, unless its queue is strictly first in, first out.
 
 A pass looks at everything only when there is a cause (`engine.state.pending_work`). Otherwise it looks at new arrivals
 alone, because blocked work still is blocked. A verdict holds for a whole group of like workloads.
@@ -29,6 +30,7 @@ from engine.scheduling.backfill import correct_overdue
 from engine.scheduling.candidate_order import order_of
 from engine.scheduling.conservative_backfill import ConservativePass
 from engine.scheduling.cycle_memory import MAX_DECISIONS, Binder, CycleMemory
+from engine.scheduling.kueue_cycles import KueueCycles
 from engine.scheduling.ordered_pass import Batches, OrderedPass
 from engine.scheduling.workload_admission import Admission, Elastic, Preemptor
 from engine.state.cell_state import State
@@ -54,6 +56,7 @@ class Scheduler:
         self._preemptor = Preemptor(state, self.binder)
         self._elastic = Elastic(state, self.memory, self.binder)
         self._admission = Admission(state, self.memory, self.binder, self._preemptor, self._elastic)
+        self._kueue = KueueCycles(state, self.binder, self._admission.closed_gate)
         self._batches = Batches(state)
         self._mix_rules = -1
         """`State.rules` when it was last found out whether a profile looks at the mix of tasks."""
@@ -68,13 +71,16 @@ class Scheduler:
             arrivals, causes = self.memory.take_changes()
             starts = self.memory.starts
             self._note_mix()
+            if self.state.policy == "kueue":
+                self._kueue.run(causes)
+                continue
             if causes or self.state.policy == "conservative":
                 self._schedule_all()
             else:
                 self._schedule_arrivals(arrivals)
             if self.memory.starts != starts and self._preemptor.is_waited_for():
                 self.state.reconsider.ask(Cause.STARTED)
-        if self.state.short:
+        if self.state.short and self.state.policy != "kueue":
             self._elastic.grow()
 
     def has_work(self, now_ms: int) -> bool:

@@ -1,0 +1,140 @@
+"""A life as a cell of Muster's engine, which decides by Kueue's rules."""
+
+from __future__ import annotations
+
+import contextlib
+
+from engine.control import Engine
+from engine.model.commands import Cancel, SetPolicy, Submit
+from engine.model.errors import MusterError
+from engine.model.specs import (
+    CellSpec,
+    FlavorQuota,
+    KueueRules,
+    NodeSpec,
+    PoolSpec,
+    PriorityClassSpec,
+    QueueSpec,
+    Resources,
+    TaskGroup,
+    TopologyRequest,
+    WorkloadSpec,
+)
+from engine.scheduling.kueue_cycles import MAX_STOPS
+from tests.differential.kueue.lives import NODE_CPU, NODES, Life, LifeJob, LifeQueue, Step
+from tests.differential.kueue.verdicts import Verdict, Verdicts, without_end
+
+STEP_MS = 10_000
+AMPLE_CPU = 1_000
+RULES = {
+    "Never": "never", "LowerPriority": "lower_priority", "LowerOrNewerEqualPriority": "lower_or_newer_equal",
+    "Any": "any", "MayStopSearch": "stop", "TryNextFlavor": "try_next",
+}  # fmt: skip
+
+
+class MusterSide:
+    """An engine in memory."""
+
+    def __init__(self, life: Life) -> None:
+        self.engine = Engine.open(None, cell=cell(life))
+        self.engine.command(SetPolicy(policy="kueue"))
+        self._now_ms = 0
+        self._live: list[str] = []
+        self._preempted: dict[str, int] = {}
+        self._refused: set[str] = set()
+
+    def play(self, step: Step, *, together: bool = False) -> Verdicts:
+        """`together`: all jobs of a step are there when the first is looked at."""
+        self._now_ms += STEP_MS
+        self.engine.advance(self._now_ms)
+        names = [job.name for job in step.submit]
+        self._live += names
+        self._preempted |= dict.fromkeys(names, 0)
+        submits = [Submit(workloads=(workload(job),)) for job in step.submit]
+        for at_once in [submits] if together else [[each] for each in submits]:
+            answers = self.engine.commands(at_once)
+            # What can never start is refused here, and waits for ever in Kueue.
+            self._refused |= {
+                each.workloads[0].id
+                for each, answer in zip(at_once, answers, strict=True)
+                if isinstance(answer, MusterError)
+            }
+        if step.end:
+            self._live.remove(step.end)
+            with contextlib.suppress(MusterError):
+                self.engine.command(Cancel(ids=(step.end,)))
+        self.engine.advance(self._now_ms + 1)
+        found = {name: self._verdict(name) for name in self._live}
+        endless = {name for name, verdict in found.items() if verdict.endless}
+        return without_end(self._live, endless) if endless else found
+
+    def _verdict(self, name: str) -> Verdict:
+        if name in self._refused:
+            return Verdict()
+        view = self.engine.workload(name)
+        times = sum(item.what == "requeued" for item in view.history)
+        before, self._preempted[name] = self._preempted[name], times
+        flavor = ""
+        if view.state in ("placed", "running"):
+            flavor = self.engine.node(view.placement[0].node).pool
+        why = "; ".join(reason.text for reason in view.reasons[:1])
+        return Verdict(flavor, view.tasks_placed if flavor else 0, times > before, times - before > MAX_STOPS, why)
+
+
+def cell(life: Life) -> CellSpec:
+    pools = tuple(
+        PoolSpec(name=flavor, capacity=Resources(cpu_milli=1000 * (NODE_CPU if life.topology else AMPLE_CPU)))
+        for flavor in life.flavors
+    )
+    nodes = tuple(
+        NodeSpec(
+            id=f"{flavor}-{block}{rack}{node}", pool=flavor, block=f"{flavor}{block}", rack=f"{flavor}{block}{rack}"
+        )
+        for flavor in life.flavors
+        for block, rack, node in (NODES if life.topology else NODES[:1])
+    )
+    cohorts = sorted(life.cohorts, key=lambda name: life.cohorts[name] != "")
+    return CellSpec(
+        pools=pools,
+        nodes=nodes,
+        queues=(*(QueueSpec(name=name, parent=life.cohorts[name]) for name in cohorts), *map(queue, life.queues)),
+        priority_classes=tuple(PriorityClassSpec(name=f"p{value}", value=value) for value in (0, 10, 20)),
+    )
+
+
+def queue(spec: LifeQueue) -> QueueSpec:
+    def limit(quantity: int | None) -> dict[str, int]:
+        return {} if quantity is None else {"cpu_milli": 1000 * quantity}
+
+    return QueueSpec(
+        name=spec.name,
+        parent=spec.cohort,
+        flavors=tuple(
+            FlavorQuota(
+                pool=each.flavor,
+                nominal=limit(each.nominal),
+                borrowing_limit=limit(each.borrowing),
+                lending_limit=limit(each.lending),
+            )
+            for each in spec.flavors
+        ),
+        reclaim=RULES[spec.reclaim],
+        kueue=KueueRules(
+            within_queue=RULES[spec.within],
+            borrow_within_cohort=RULES[spec.borrow_within],
+            borrow_max_priority=spec.max_priority,
+            when_can_borrow=RULES[spec.when_can_borrow],
+            when_can_preempt=RULES[spec.when_can_preempt],
+        ),
+    )
+
+
+def workload(job: LifeJob) -> WorkloadSpec:
+    return WorkloadSpec(
+        id=job.name,
+        queue=job.queue,
+        priority_class=f"p{job.priority}",
+        groups=(TaskGroup(count=job.count, min_count=job.least, request=Resources(cpu_milli=1000 * job.cpu)),),
+        topology=TopologyRequest(**{job.topology[0]: job.topology[1]}) if job.topology else None,
+        simulated_runtime_ms=10**12,
+    )
