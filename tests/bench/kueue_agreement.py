@@ -1,4 +1,4 @@
-"""How far the model of Kueue agrees with Kueue: `kueue_agreement.py [--lives 300] [--first 0] [--pods] [--json FILE]`.
+"""How far the model of Kueue agrees with Kueue: `kueue_agreement.py [--lives 300] [--first 0] [--minutes M] [--pods]`.
 
 Random lives (`tests/differential/kueue`) are played on a real API server, job controller, scheduler and Kueue, and on
 the engine with the policy `kueue`. After each step has settled, who is admitted, with how many pods, on which flavor,
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import sys
 import tempfile
 import time
@@ -34,6 +35,7 @@ def main() -> None:
     parser.add_argument("--lives", type=int, default=300)
     parser.add_argument("--first", type=int, default=0, help="seed of the first")
     parser.add_argument("--at-once", type=int, default=32)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="after these no other life begins")
     parser.add_argument("--pods", action="store_true", help="jobs have pods, which are scheduled and run")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
@@ -47,7 +49,7 @@ def main() -> None:
         kueue_room(Path(folder), pods=asked.pods) as place,
     ):
         lives = [life(seed) for seed in range(asked.first, asked.first + asked.lives)]
-        for result in results(place, lives, at_once=asked.at_once):
+        for result in results(place, lives, at_once=asked.at_once, seconds=60 * asked.minutes):
             found.append(result)
             _tell(result, len(found), len(lives))
     _table(found, time.monotonic() - begun)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -31,8 +32,8 @@ class Disagreement(msgspec.Struct, frozen=True):
     played: str
     jobs: dict[str, tuple[str, str]]
     """Job -> (Kueue, Muster)."""
-    repeated: bool | None = None
-    """Whether Kueue decided the same when the life was played again; None: it was not."""
+    repeated: bool = True
+    """Whether Kueue decided the same when the life was played again."""
 
 
 class LifeResult(msgspec.Struct, frozen=True):
@@ -81,31 +82,34 @@ def compared(life: Life, kueue: Sequence[Verdicts]) -> LifeResult:
     return LifeResult(life.seed, life.topology, decisions, decisions, preemptions, len(together), endless, None)
 
 
-_runs = count()
-
-
-def results(place: KueueRoom, lives: Sequence[Life], *, at_once: int) -> Iterator[LifeResult]:
-    """Each as it is over. A life that differs is played once more on Kueue, to see whether Kueue decides the same."""
+def results(
+    place: KueueRoom, lives: Sequence[Life], *, at_once: int, seconds: float = math.inf
+) -> Iterator[LifeResult]:
+    """Each as it is over. A life that differs is played once more on Kueue, to see whether Kueue decides the same.
+    After so many seconds no other life begins."""
+    run, begun = f"{int(time.time()) % 1_000_000}", time.monotonic()
+    waiting = deque((life, f"life-{life.seed}-{run}") for life in lives)
     again: dict[int, tuple[LifeResult, list[Verdicts]]] = {}
-    for life, kueue in play(place, _named(lives), places=PLACES, at_once=at_once):
-        result = compared(life, kueue)
-        if result.disagreement is None:
+    for life, kueue in play(place, waiting, places=PLACES, at_once=at_once):
+        if life.seed in again:
+            yield _repeated(*again[life.seed], kueue)
+        elif (result := compared(life, kueue)).disagreement is None:
             yield result
         else:
             again[life.seed] = result, kueue
-    for life, kueue in play(
-        place, _named([each for each in lives if each.seed in again]), places=PLACES, at_once=at_once
-    ):
-        result, first = again[life.seed]
-        assert result.disagreement is not None
-        steps = range(result.disagreement.step + 1)
-        same = len(kueue) > result.disagreement.step and not any(differing(first[at], kueue[at]) for at in steps)
-        yield msgspec.structs.replace(result, disagreement=msgspec.structs.replace(result.disagreement, repeated=same))
+            waiting.appendleft((life, f"life-{life.seed}-{run}-again"))
+        if time.monotonic() - begun > seconds:
+            late = [entry for entry in waiting if entry[0].seed not in again]
+            for entry in late:
+                waiting.remove(entry)
 
 
-def _named(lives: Sequence[Life]) -> list[tuple[Life, str]]:
-    run = f"{int(time.time()) % 1_000_000}-{next(_runs)}"
-    return [(life, f"life-{life.seed}-{run}") for life in lives]
+def _repeated(result: LifeResult, first: list[Verdicts], second: list[Verdicts]) -> LifeResult:
+    """The result, with whether Kueue decided the same twice as far as it was compared."""
+    assert result.disagreement is not None
+    steps = range(result.disagreement.step + 1)
+    same = len(second) >= len(steps) and not any(differing(first[at], second[at]) for at in steps)
+    return msgspec.structs.replace(result, disagreement=msgspec.structs.replace(result.disagreement, repeated=same))
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import re
 import ssl
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -300,12 +300,11 @@ class LifePlay:
 
 
 def play(
-    place: KueueRoom, lives: Iterable[tuple[Life, str]], *, places: int, at_once: int
+    place: KueueRoom, waiting: deque[tuple[Life, str]], *, places: int, at_once: int
 ) -> Iterator[tuple[Life, list[Verdicts]]]:
-    """Play (life, namespace), `at_once` side by side, and of those with a topology as many as there are `places`. Each
-    comes with the verdicts after each of its steps when it is over."""
+    """Play what waits, (life, namespace), also what comes to it meanwhile: `at_once` side by side, and of those with a
+    topology as many as there are `places`. Each comes with the verdicts after each of its steps when it is over."""
     free = [str(number) for number in range(places)]
-    waiting = deque(lives)
     going: list[tuple[Life, str, LifePlay]] = []
     while waiting or going:
         for _ in range(min(len(waiting), at_once - len(going))):

@@ -82,7 +82,7 @@ class Life(msgspec.Struct, frozen=True):
         return self.cohorts[cohort] or cohort
 
 
-def life(seed: int, *, topology: bool | None = None, steps: int = 10) -> Life:
+def life(seed: int, *, topology: bool | None = None, steps: int = 8) -> Life:
     """One in four has a topology, unless it is said."""
     dice = random.Random(seed)
     drawn = dice.random() < 0.25
