@@ -90,6 +90,10 @@ def _kubernetes(serve: argparse.ArgumentParser) -> None:
     )
     serve.add_argument("--kubeconfig", metavar="FILE", help="instead of those of KUBECONFIG, or ~/.kube/config")
     serve.add_argument("--in-cluster", action="store_true", help="with --kubernetes: the cluster that this is a pod of")
+    told = "what is approved is done there; else it only observes"
+    serve.add_argument("--kubernetes-act", action="store_true", help=told)
+    told = "with --kubernetes-act: by requests, or as patch files that somebody applies (api)"
+    serve.add_argument("--act-by", choices=("api", "patch"), help=told)
     told = "let a kubeconfig leave the server's certificate unchecked"
     serve.add_argument("--insecure-skip-tls-verify", dest="insecure", action="store_true", help=told)
     told = "whether Kueue's queues are mirrored (where it is there)"

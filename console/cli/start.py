@@ -409,17 +409,24 @@ def _kubernetes_of(arguments: argparse.Namespace) -> KubernetesAt | None:
     from console.service.kubernetes_cell import KubernetesAt
 
     if arguments.kubernetes is None:
-        given = [flag for flag in ("kubeconfig", "in_cluster", "insecure") if getattr(arguments, flag)]
+        given = [
+            flag
+            for flag in ("kubeconfig", "in_cluster", "insecure", "kubernetes_act", "act_by")
+            if getattr(arguments, flag)
+        ]
         given += ["kueue"] if arguments.kueue is not None else []
         if given:
             raise SpecError(f"--{given[0].replace('_', '-')}", "belongs to --kubernetes", "Add --kubernetes [CONTEXT]")
         return None
     if arguments.demo or (arguments.speed is not None and arguments.speed != 1):
         raise SpecError("--kubernetes", "is a real cluster in real time", "Leave --demo and --speed out")
+    if arguments.act_by and not arguments.kubernetes_act:
+        raise SpecError("--act-by", "belongs to --kubernetes-act", "Add --kubernetes-act")
     file = str(Path(arguments.kubeconfig).expanduser().absolute()) if arguments.kubeconfig else _own_kubeconfig()
     return KubernetesAt(
-        arguments.kubernetes, file, arguments.in_cluster, arguments.insecure, kueue=arguments.kueue is not False
-    )
+        arguments.kubernetes, file, arguments.in_cluster, arguments.insecure, kueue=arguments.kueue is not False,
+        acts=arguments.kubernetes_act, act_by=arguments.act_by or "api",
+    )  # fmt: skip
 
 
 def _own_kubeconfig() -> str:

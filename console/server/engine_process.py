@@ -36,6 +36,7 @@ from console.server.served_process import after_loss, end_when_taken, stop_on_si
 from console.service.advisor import Advisor
 from console.service.chat import Chat, chat_of
 from console.service.drafting import Drafting
+from console.service.dry_runs import DryRuns
 from console.service.forecasts import Forecasts, HistoryFindings, PromiseReader
 from console.service.gate_watch import GateTicker, Notifier
 from console.service.insights import Insights
@@ -263,7 +264,7 @@ def _serve(served: ServeOptions, engine: Engine) -> None:
         folder = None if served.record is None else served.record.parent
         cluster = of_cell(engine, served.mirrors, folder)
         # Before there is a gate: it goes on at once with what was approved before a crash.
-        engine.acts = not isinstance(cluster, KubernetesAt | None) and cluster.acts
+        engine.acts = cluster is not None and cluster.acts
         plain, secured = _sockets(served, after)
         if served.record is not None:
             write_record(served.record, served.name)
@@ -307,7 +308,7 @@ def _serve(served: ServeOptions, engine: Engine) -> None:
         model = ModelDrafter(setup, key, call=loop.call, audit=audit, wall_ms=wall_ms)
         registry = RunbookRegistry(engine, gate, served.runbooks, call=loop.call)
         drafting = Drafting(loop, gate, recommender, model, registry)
-        mirrored = _mirror(loop, cluster, gate)
+        mirrored = _mirror(loop, cluster, gate, folder)
         client = LocalClient(
             loop,
             gate,
@@ -315,6 +316,7 @@ def _serve(served: ServeOptions, engine: Engine) -> None:
             served.read_only,
             name=served.name,
             cluster=mirrored,
+            dry_runs=_dry_runs(loop, mirrored, gate),
             archive=archive,
             insights=insights,
             forecasts=forecasts,
@@ -344,9 +346,15 @@ def _serve(served: ServeOptions, engine: Engine) -> None:
         print("muster engine stops", file=sys.stderr, flush=True)
 
 
-def _mirror(loop: EngineLoop, at: ClusterAt | None, gate: Gate) -> MirroredCluster:
+def _dry_runs(loop: EngineLoop, mirrored: MirroredCluster, gate: Gate) -> DryRuns | None:
+    if isinstance(mirrored, KubernetesCell) and mirrored.driver is not None:
+        return DryRuns(loop, gate, mirrored.driver.rehearse)
+    return None
+
+
+def _mirror(loop: EngineLoop, at: ClusterAt | None, gate: Gate, folder: Path | None) -> MirroredCluster:
     if isinstance(at, KubernetesAt):
-        return KubernetesCell(loop, at)
+        return KubernetesCell(loop, at, folder)
     return SlurmCell(
         loop,
         at,

@@ -7,10 +7,12 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from engine.external.kubernetes.acting import ActBy
 from engine.external.mirror_report import FollowedKind, Mirrored, MirrorReport
 from engine.model.errors import MusterError, NotFoundError, RefusedError
 
@@ -19,33 +21,40 @@ if TYPE_CHECKING:
     from engine.external.kubernetes.capabilities import KubernetesCapabilities
     from engine.external.kubernetes.cluster_mirror import ClusterWatch
     from engine.external.kubernetes.reflector import ReflectorReport
+    from engine.external.kubernetes_carrier import KubernetesDriver
     from engine.loop import EngineLoop
     from engine.model.external_cells import FarLook
     from engine.state.external_cell import Intent
 
 AGAIN_S = 5.0
 """Until a cluster that did not answer is asked again."""
+PATCHES = "patches"
+"""Folder in that of the cell."""
 OLD_S = 180.0
 """An API server sends a bookmark a minute, so what was heard of no kind for so long may be old."""
 
 
 @dataclass(frozen=True)
 class KubernetesAt:
-    """The cluster, and how it is reached. `kueue` False: its Kueue, if it has one, is not looked at."""
+    """The cluster, and how it is reached. `kueue` False: its Kueue, if it has one, is not looked at. `acts`: what is
+    decided here is carried out there, by the API server or by patch files."""
 
     context: str = ""
     kubeconfig: str = ""
     in_cluster: bool = False
     insecure: bool = False
     kueue: bool = True
+    acts: bool = False
+    act_by: ActBy = "api"
 
 
 class KubernetesCell:
     """The mirror of one engine loop. The answers are those of `SlurmCell`. A cluster that is away when the engine
     starts is asked again until it answers."""
 
-    def __init__(self, loop: EngineLoop, at: KubernetesAt) -> None:
-        """Raises SpecError and RefusedError where the kubeconfig is not to be used."""
+    def __init__(self, loop: EngineLoop, at: KubernetesAt, folder: Path | None = None) -> None:
+        """`folder`: of the cell, for patch files. Raises SpecError and RefusedError where the kubeconfig is not to be
+        used."""
         from engine.external.kubernetes.kubeconfig import reach_of
         from engine.external.kubernetes.transport import KubernetesTransport
 
@@ -61,11 +70,26 @@ class KubernetesCell:
         self._watch: ClusterWatch | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._begin, name="mirror-begin", daemon=True)
+        self.driver: KubernetesDriver | None = None
+        """Where Muster may act on the cluster."""
+        if at.acts:
+            from engine.external.kubernetes.acting import PatchFiles
+            from engine.external.kubernetes_carrier import KubernetesDriver
+
+            files = PatchFiles((folder or Path.cwd()) / PATCHES) if at.act_by == "patch" else None
+            # A line of its own: acts do not wait behind lists.
+            self._acting = KubernetesTransport(reach)
+            self.driver = KubernetesDriver(self._acting, loop, files=files)
 
     def start(self) -> None:
         self._thread.start()
+        if self.driver is not None:
+            self.driver.start()
 
     def stop(self) -> None:
+        if self.driver is not None:
+            self.driver.stop()
+            self._acting.close()
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -112,6 +136,8 @@ class KubernetesCell:
             lacks=self._lacks(kinds),
             rpcs=self._line.requests,
             kinds=kinds,
+            acts=self.driver is not None,
+            trouble=self.driver.trouble if self.driver is not None else "",
         )
         if watch is None or last is None:
             return report
@@ -157,8 +183,8 @@ class KubernetesCell:
         raise RefusedError(f"the output of '{request.id}' is in the logs of its pods", "Use: kubectl logs")
 
     def evidence(self, intent: Intent) -> FarLook | None:
-        """None: nothing is sent to a cluster that is only observed."""
-        return None
+        """What the cluster shows of an intent. None: nothing is sent to a cluster that is only observed."""
+        return None if self.driver is None else self.driver.evidence(intent, time.time_ns() // 1_000_000)
 
     def has_output(self) -> bool:
         """Return whether there may be any."""

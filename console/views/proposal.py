@@ -217,7 +217,7 @@ def context_sections(proposal: Proposal, width: int) -> list[Section]:
     carried = [line for told in proposal.carried for line in hanging("", printable(told), width)]
     return [
         *([Section("What it takes back", tuple(earlier), "on the record")] if earlier else []),
-        *([Section("How it reaches Slurm", tuple(carried), "current connection")] if carried else []),
+        *([Section("How it reaches the cluster", tuple(carried), "current connection")] if carried else []),
     ]
 
 

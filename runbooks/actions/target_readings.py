@@ -525,9 +525,9 @@ def verdict(intent: Intent | None, act: Act, before: Target, now: Target, *, in_
     return "inconclusive" if in_time else "failure"
 
 
-def line(intent: Intent | None) -> str:
-    """The known outcome at the other scheduler, as text."""
+def line(intent: Intent | None, by: str) -> str:
+    """The known outcome at the other scheduler, as text. `by`: who decides the cell."""
     if intent is None:
         return ""
     said = f": {intent.text}" if intent.text else ""
-    return f"i{intent.number} to Slurm is {Phase(intent.phase).label}{said}"
+    return f"i{intent.number} to {by.capitalize()} is {Phase(intent.phase).label}{said}"

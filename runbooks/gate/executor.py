@@ -394,7 +394,8 @@ class PlanExecutor:
             f"{begins[each]}: {wording.found_now(action, before, after[before.id], done=each == 'success')}"
             for each, before in zip(verdicts, step.shown, strict=True)
         ]
-        return worst, [*lines, *((target_readings.line(intent),) if intent is not None else ())]
+        by = self._engine.state.settings.decided_by
+        return worst, [*lines, *((target_readings.line(intent, by),) if intent is not None else ())]
 
     def _judged(self, row: ProposalRow, step: Step, *, in_time: bool) -> tuple[Verdict, str]:
         """The verdict on a canary. A canary without a conclusion in time has failed."""

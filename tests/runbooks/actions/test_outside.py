@@ -113,8 +113,8 @@ def test_every_ability_of_a_cluster_is_told_as_a_way() -> None:
 
 
 def test_the_line_says_what_slurm_said() -> None:
-    assert target_readings.line(intent(Phase.REFUSED, "job 7: no")) == "i3 to Slurm is refused: job 7: no"
-    assert target_readings.line(None) == ""
+    assert target_readings.line(intent(Phase.REFUSED, "job 7: no"), "slurm") == "i3 to Slurm is refused: job 7: no"
+    assert target_readings.line(None, "slurm") == ""
 
 
 def test_impossible_actions_are_refused_before_anybody_votes() -> None:
