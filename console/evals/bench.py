@@ -26,6 +26,7 @@ from engine.scenarios.clemson import (
     LEAD_MS,
     MARKS,
     PEAK,
+    SHOWN,
     SOURCE,
     TAKEN_PERMILLE_HOUR,
     Ramp,
@@ -113,12 +114,13 @@ def run_clemson(arguments: argparse.Namespace) -> None:
             "stock_before_published_ms": LEAD_MS,
         }
         write_json(
-            {"scenario": "clemson", "seed": arguments.seed, "result": msgspec.to_builtins(result), "assumed": assumed,
-             "published": {"source": SOURCE}, "machine": machine()}
+            {"shows": SHOWN, "scenario": "clemson", "seed": arguments.seed, "result": msgspec.to_builtins(result),
+             "assumed": assumed, "published": {"source": SOURCE}, "machine": machine()}
         )  # fmt: skip
         return
     ramp = result.ramp
     pairs = [
+        ("shows", SHOWN),
         ("scenario", f"clemson, seed {arguments.seed}: {PEAK:,} spot machines of 16 vCPU"),
         ("machines", f"{ramp.peak_machines:,} at the peak; {ramp.taken:,} reclaimed meanwhile"),
         ("requests", f"{ramp.requests:,}, {ramp.over_quota:,} over the quota, {ramp.out_of_stock:,} out of stock"),
