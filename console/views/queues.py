@@ -225,7 +225,8 @@ def _amounts(
     if nominal is None:
         return [fact(title, f"{quantity(name, used)}, no limit")]
     of = f"of {quantity(name, nominal)}"
-    more = [f"{quantity(name, amount)} {part.word}" for part, amount in ((BORROWED, borrowed), (LENT, lent)) if amount]
+    parts = ((BORROWED, borrowed - burst), (LENT, lent))
+    more = [f"{quantity(name, amount)} {part.word}" for part, amount in parts if amount]
     if burst:
         more.append(f"{quantity(name, burst)} in a burst")
     told = ", ".join([f"{quantity(name, used)} {of}", *more])
@@ -293,9 +294,10 @@ def _neighbours(known: QueuePageData, vertex: VertexReport, width: int) -> Secti
             borrowed, lent = each.borrowed.get(name, 0), each.lent.get(name, 0)
             if not borrowed and not lent:
                 continue
+            burst = each.burst.excess.get(name, 0) if each.burst is not None else 0
             told = " and ".join(
                 f"{verb} {quantity(name, amount)} {title}"
-                for verb, amount in (("borrows", borrowed), ("lends", lent)) if amount
+                for verb, amount in (("borrows", borrowed - burst), ("bursts by", burst), ("lends", lent)) if amount
             )  # fmt: skip
             room = max(8, width - len(told) - 3)
             here = each.name == vertex.name

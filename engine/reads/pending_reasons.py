@@ -24,13 +24,15 @@ from engine.model.specs import LEVELS, RESOURCES, NodeState, QueueMode, Workload
 from engine.placement.fragmentation import free_gpu, in_one_piece
 from engine.placement.gang_placement import place, unplace, variants
 from engine.placement.node_choice import Bar, bars, condition, could_be, grows, named_taints
+from engine.reads.quota_reasons import QUOTA as QUOTA
+from engine.reads.quota_reasons import quota_reason
 from engine.scheduling.backfill import PromisedStart
 from engine.scheduling.candidate_order import order_of
 from engine.scheduling.cycle_memory import CycleMemory
 from engine.state.cell_changes import Reservation as Booked
 from engine.state.cell_state import State
 from engine.state.pending_work import STOPPED
-from engine.state.queue_tree import UNLIMITED, WIDTH, Charge, Lack
+from engine.state.queue_tree import Charge, Lack
 from engine.state.workloads import DEPENDS_ON, NONE
 
 ON_HOLD = "OnHold"
@@ -46,7 +48,6 @@ ARRAY_LIMIT = "ArrayLimit"
 CAP = "OutsideLimit"
 BUDGET = "BudgetHold"
 NO_NODES = "NoMatchingNodes"
-QUOTA = "WaitingForQuota"
 CAPACITY = "InsufficientCapacity"
 FRAGMENTED = "Fragmented"
 SCATTERED = "NoDomainFits"
@@ -58,8 +59,6 @@ GPU = RESOURCES.index("gpu_milli")
 FEW = 256
 """Rows whose tokens are looked up one by one."""
 MAX_KINDS = 1 << 22
-MAX_NAMED = 3
-"""Queues, workloads or pools that a sentence names."""
 Kind = tuple[int, int, int]
 """(priority class row, queue row, class row): what like workloads share. In place of the class row, a negative number
 of its own for one that differs from its like."""
@@ -538,32 +537,10 @@ class QueueBlockers:
 
     def _quota(self) -> Iterator[Reason]:
         """The missing quota in the way to start that it prefers."""
-        queues = self._state.queues
         shapes = self._ways[0]
         lack = self._lack(shapes)
-        if lack is None:
-            return
-        vertex, slot, short = lack
-        at = vertex * queues.slots + slot
-        pool, _ = queues.named_slot(slot)
-        where = f" in pool {pool}" if pool else ""
-        name, asked = queues.specs[vertex].name, dict(self._charge(shapes))[slot]
-        text = f"asks for {amount(slot, asked)}{where}; queue {name} uses {amount(slot, queues.used[at])} of "
-        if queues.children[vertex]:
-            text += f"the {amount(slot, queues.guaranteed(vertex, slot))} that it and the queues below it have"
-        elif queues.nominal_at(vertex, slot) != UNLIMITED:
-            text += f"its nominal {amount(slot, queues.nominal_at(vertex, slot))}"
-        if queues.borrowed(vertex, slot):
-            text += f", {amount(slot, queues.borrowed(vertex, slot))} of it borrowed"
-        if queues.burst_state(vertex, self._state.now_ms) == "cooldown":
-            text += ", and its burst is over for now"
-        for borrower, quantity_, bursts in borrowers(self._state, vertex, slot)[:MAX_NAMED]:
-            if borrower != vertex:
-                more = ", in a burst" if bursts else ""
-                text += f"; queue {queues.specs[borrower].name} borrows {amount(slot, quantity_)}{more}"
-        yield Reason(
-            token=QUOTA, text=text, unblock=f"{amount(slot, short)}{where} returned in {name}, or a larger quota"
-        )
+        if lack is not None:
+            yield quota_reason(self._state, lack, dict(self._charge(shapes))[lack.slot])
 
     def _insufficient(self) -> Iterator[Reason]:
         short = self._short(self._first_way)
@@ -642,11 +619,12 @@ class QueueBlockers:
         """The first promised start that is in the way."""
         others = sorted((start_ms, row) for row, start_ms in promised.items() if row != self._row)
         first = self._state.workloads.ids[others[0][1]] if others else "what goes before it"
+        when = f" at {utc(others[0][0])}" if others else ""
         promise = self._memory.reservation
         if promise is not None and promise.needs_quota(self._row):
-            text = f"fits now, but would take quota needed for the promised start of {first}"
+            text = f"fits now, but would take quota needed for the promised start of {first}{when}"
             return Reason(token=RESERVED, text=text, unblock=f"more quota, or the start of {first}")
-        text = f"fits now, but would delay the promised start of {first}"
+        text = f"fits now, but would delay the promised start of {first}{when}"
         return Reason(token=RESERVED, text=text, unblock=f"a shorter estimate, or the start of {first}")
 
     def _nodes_kept(self, bookings: list[int]) -> Iterator[Reason]:
@@ -719,18 +697,6 @@ def _promised(state: State, memory: CycleMemory) -> dict[int, int]:
     return {} if promise is None or promise.start_ms is None else {promise.row: promise.start_ms}
 
 
-def borrowers(state: State, vertex: int, slot: int) -> list[tuple[int, int, bool]]:
-    """(queue, quantity it draws above its own quota, whether in a burst) of the queues in the subtree that do: those
-    that draw most first."""
-    queues = state.queues
-    found = []
-    for queue, path in enumerate(queues.path):
-        if vertex in path and not queues.children[queue] and queues.borrowed(queue, slot):
-            bursts = any(slot in queues.burst_excess(above) for above in path if above in queues.bursts)
-            found.append((queue, queues.borrowed(queue, slot), bursts))
-    return sorted(found, key=lambda item: (-item[1], item[0]))
-
-
 # -- what waits outside the queue -------------------------------------------------------------------------------------
 
 
@@ -780,11 +746,6 @@ def _time(state: State, row: int) -> list[Reason]:
 
 
 # -- words ------------------------------------------------------------------------------------------------------------
-
-
-def amount(slot: int, value: int) -> str:
-    """A quantity of a quota slot, whatever the pool."""
-    return quantity(slot % WIDTH, value)
 
 
 def _tasks(count: int) -> str:

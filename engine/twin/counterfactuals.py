@@ -54,14 +54,12 @@ from engine.reads.pending_reasons import (
     NO_NODES,
     ON_HOLD,
     QUEUE_HELD,
-    QUOTA,
     RESERVED,
     SCATTERED,
     START_TIME,
     SUSPENDED,
-    amount,
-    borrowers,
 )
+from engine.reads.quota_reasons import QUOTA, amount, borrowers
 from engine.scheduling.candidate_order import order_of
 from engine.state.cell_state import BOUND, State
 from engine.state.queue_tree import Lack, QueueTree
@@ -316,14 +314,15 @@ class _Search:
         w, queues = self.state.workloads, self.state.queues
         own = w.queue[self.row]
         found = [item for item in borrowers(self.state, lack.vertex, lack.slot) if item[0] != own]
-        for queue, borrowed, _ in found[:MAX_LENDERS]:
+        for queue, borrowed, bursts in found[:MAX_LENDERS]:
             leaving = self._least_costly(queue, lack)
             if not leaving:
                 continue
             name, ids = queues.specs[queue].name, tuple(w.ids[row] for row, _ in leaving)
             total = sum(part for _, part in leaving)
             text = f"queue {name} returns {amount(lack.slot, total)}"
-            text += " that it borrows" if total <= borrowed else f", {amount(lack.slot, borrowed)} of it borrowed"
+            above, part = ("that it borrows", "borrowed") if not bursts else ("above its own quota",) * 2
+            text += f" {above}" if total <= borrowed else f", {amount(lack.slot, borrowed)} of it {part}"
             text += f" ({shortlist(list(ids), 3)} {_be(ids)} requeued and the queue is held)"
             yield self._try(ChangeTrial("returned", text, (cmd.HoldQueues(names=(name,)), cmd.Requeue(ids=ids))))
 

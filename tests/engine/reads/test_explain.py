@@ -73,7 +73,9 @@ def test_quota_says_what_is_asked_used_and_allowed_and_by_whom() -> None:
     engine.command(submit(workload("x", gpu=6000), workload("y", count=2, gpu=1500 * 2)))
     reason = why(engine, "y")
     assert reason.token == "WaitingForQuota"
-    assert reason.text == "asks for 6 GPU; queue a uses 6 GPU of its nominal 8 GPU"
+    assert reason.text == (
+        "asks for 6 GPU, 4 GPU above the borrowing limit of queue a, 0 GPU on top of its 8 GPU; it uses 6 GPU"
+    )
     assert "4 GPU returned in a" in reason.unblock
     assert engine.workload("y").start_not_before_ms is None, "nobody knows when quota is returned"
     engine.advance(60 * S)
@@ -258,7 +260,7 @@ def test_quota_names_the_vertex_the_pool_and_who_borrows_there() -> None:
     engine.command(submit(workload("a1", gpu=4000)))
     assert why(engine, "a1") == Reason(
         token="WaitingForQuota",
-        text="asks for 4 GPU; queue root uses 14 GPU of the 16 GPU that it and the queues below it have; "
+        text="asks for 4 GPU, 2 GPU above the 16 GPU that queue root and the queues below it share; it uses 14 GPU; "
         "queue b borrows 4 GPU; queue c borrows 2 GPU",
         unblock="2 GPU returned in root, or a larger quota",
     )
@@ -270,7 +272,7 @@ def test_quota_of_a_pool_is_told_by_its_name() -> None:
     )
     engine.command(submit(workload("x", gpu=3000), workload("y", gpu=2000)))
     assert why(engine, "y").text == (
-        "asks for 2 GPU in pool gpu; queue root uses 3 GPU of the 4 GPU that it and the queues below it have"
+        "asks for 2 GPU in pool gpu, 1 GPU above the 4 GPU that queue root and the queues below it share; it uses 3 GPU"
     )
     assert why(engine, "y").unblock == "1 GPU in pool gpu returned in root, or a larger quota"
 
@@ -288,7 +290,10 @@ def test_a_burst_is_shown_with_its_end_and_while_it_cools_down() -> None:
     assert tokens(engine, "w2") == ["WaitingForQuota"]
     engine.advance(100 * S)
     assert engine.workload("w1").burst_ends_ms is None
-    assert "its burst is over for now" in why(engine, "w2").text
+    assert (
+        "its burst is over: the next may begin at 1970-01-01 00:03:20 UTC; it uses 16 GPU, 8 GPU of it in a"
+        in why(engine, "w2").text
+    )
 
 
 def test_a_queue_that_is_closed_names_the_vertex() -> None:

@@ -127,7 +127,7 @@ def test_borrowed_quota_that_is_returned() -> None:
     assert found.text == "queue b returns 4 GPU that it borrows (b4 is requeued and the queue is held)"
     assert found.edits == ({"do": "hold_queues", "names": ("b",)}, {"do": "requeue", "ids": ("b4",)})
     assert engine.workload("a0").reasons[0].text == (
-        "asks for 8 GPU; queue root uses 20 GPU of the 24 GPU that it and the queues below it have; "
+        "asks for 8 GPU, 4 GPU above the 24 GPU that queue root and the queues below it share; it uses 20 GPU; "
         "queue b borrows 12 GPU"
     )
 
