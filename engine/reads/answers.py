@@ -398,7 +398,7 @@ class Reader:
             changed = counted(tasks, "task")
             if what == GROWN:
                 return f"{changed} more"
-            return f"{changed} less" if by == NONE else f"{counted} less, to make room for {ids[by]}"
+            return f"{changed} less" if by == NONE else f"{changed} less, to make room for {ids[by]}"
         return ""
 
     def _resized(self, change: int) -> str:
