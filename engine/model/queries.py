@@ -234,7 +234,8 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
     one WaitingForPreempted, QueueHeld, BehindInQueue, ArrayLimit, BudgetHold, WaitingForReservation, NoMatchingNodes,
     WaitingForQuota, InsufficientCapacity, Fragmented, NoDomainFits, AwaitingEvaluation. After InsufficientCapacity or
     Fragmented, about nodes that have room and yet are not for it: NodeLabels, NodeTaints, KeptApart, NotNear; and where
-    pools grow, WaitingForNodes. Last, of one that its deadline keeps from spot machines, TurnedOnDemand."""
+    pools grow, WaitingForNodes. After WaitingForQuota, for each rule that bars preemption, PreemptionBarred. Last, of
+    one that its deadline keeps from spot machines, TurnedOnDemand."""
     text: str
     """A sentence with the numbers: asked, free, by whom."""
     unblock: str = ""

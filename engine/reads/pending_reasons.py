@@ -24,6 +24,7 @@ from engine.model.specs import LEVELS, RESOURCES, NodeState, QueueMode, Workload
 from engine.placement.fragmentation import free_gpu, in_one_piece
 from engine.placement.gang_placement import place, unplace, variants
 from engine.placement.node_choice import Bar, bars, condition, could_be, grows, named_taints
+from engine.reads.preemption_bars import preemption_bars
 from engine.reads.quota_reasons import QUOTA as QUOTA
 from engine.reads.quota_reasons import quota_reason
 from engine.scheduling.backfill import PromisedStart
@@ -540,7 +541,9 @@ class QueueBlockers:
         shapes = self._ways[0]
         lack = self._lack(shapes)
         if lack is not None:
-            yield quota_reason(self._state, lack, dict(self._charge(shapes))[lack.slot])
+            charge = self._charge(shapes)
+            yield quota_reason(self._state, lack, dict(charge)[lack.slot])
+            yield from preemption_bars(self._state, self._row, charge, lack)
 
     def _insufficient(self) -> Iterator[Reason]:
         short = self._short(self._first_way)

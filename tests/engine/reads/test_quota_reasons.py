@@ -33,7 +33,7 @@ def run(engine: Engine, queue: str, *gpus: int) -> None:
 def wait(engine: Engine, queue: str, gpus: int) -> str:
     """Why one more workload of that size, named `x`, waits."""
     engine.command(submit(workload("x", queue=queue, gpu=gpus * 1000)))
-    [reason] = engine.workload("x").reasons
+    reason = engine.workload("x").reasons[0]
     assert reason.token == "WaitingForQuota"
     return reason.text
 
@@ -155,3 +155,52 @@ def test_the_cool_down_after_a_burst_says_until_when() -> None:
     assert engine.workload("x").state == "queued"
     engine.advance(200 * S)
     assert engine.workload("x").state == "running"
+
+
+# -- what bars a reclaim ----------------------------------------------------------------------------------------------
+
+
+def lent(reclaim: str = "any", **lender: object) -> Engine:
+    """Queue b runs 8 GPU above its own 8, of which a, with 8 of its own, asks 4 back."""
+    engine = tree(
+        QueueSpec(name="root"),
+        QueueSpec(name="a", parent="root", nominal=gpu(8), reclaim=reclaim),
+        QueueSpec(name="b", parent="root", nominal=gpu(8), **lender),
+    )
+    run(engine, "b", 4, 4, 4, 4)
+    return engine
+
+
+def bars(engine: Engine) -> list[str]:
+    wait(engine, "a", 4)
+    return [reason.text for reason in engine.workload("x").reasons if reason.token == "PreemptionBarred"]
+
+
+def test_a_queue_that_reclaims_nothing() -> None:
+    engine = lent("never")
+    assert bars(engine) == [
+        "queue a reclaims nothing from others (reclaim never), though queue b is 8 GPU above its own quota"
+    ]
+    assert is_lifted_by(engine, "a", reclaim="any")
+
+
+def test_a_minimum_runtime_spares_until() -> None:
+    engine = lent(min_runtime_ms=100 * S)
+    assert bars(engine) == [
+        "the minimum runtime of queue b spares 4 of its workloads: b0 until 1970-01-01 00:01:40 UTC"
+    ]
+    assert is_lifted_by(engine, "b", min_runtime_ms=0)
+    engine.advance(100 * S)
+    assert engine.workload("x").state == "running"
+
+
+def test_a_disruption_limit() -> None:
+    engine = lent(disruptions=0)
+    assert bars(engine) == ["the disruption limit of queue b, 0 in 1h, is reached"]
+    assert is_lifted_by(engine, "b", disruptions=1)
+
+
+def test_lower_priorities_only() -> None:
+    engine = lent("lower_priority")
+    assert bars(engine) == ["queue a reclaims from lower priorities only; not lower: b0, b1, b2 and 1 more"]
+    assert is_lifted_by(engine, "a", reclaim="any")
