@@ -76,6 +76,8 @@ MAX_ROUNDS = 4
 """Number of times that more quota is added for others that took what was meant for the workload."""
 DEVICE = 1000
 """Milli-GPU of a whole device."""
+QUOTA_STEPS = (1000, 1024, DEVICE, 1024)
+"""Steps in which people give quota, in the order of RESOURCES: whole CPUs, GiB and devices."""
 
 
 class ChangeTrial(NamedTuple):
@@ -357,8 +359,10 @@ class _Search:
                 vertex = self._to_be_raised(lack)
                 if not _may_name(raised, vertex, lack.slot):
                     return
-                added[vertex, lack.slot] = added.get((vertex, lack.slot), 0) + lack.short
-                raised.change(_with_more(raised, vertex, lack.slot, lack.short))
+                step = QUOTA_STEPS[lack.slot % len(QUOTA_STEPS)]
+                more = -(-lack.short // step) * step
+                added[vertex, lack.slot] = added.get((vertex, lack.slot), 0) + more
+                raised.change(_with_more(raised, vertex, lack.slot, more))
             if sum(added.values()) == before:
                 return
             specs = {vertex: raised.specs[vertex] for vertex, _ in added}

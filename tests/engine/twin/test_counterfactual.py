@@ -145,6 +145,12 @@ def test_as_much_more_quota_as_lacks_and_not_a_milli_gpu_less() -> None:
     assert fork.workload("y").state == "queued"
 
 
+def test_quota_is_given_in_whole_devices_and_cpus() -> None:
+    engine = cell(quota={"gpu_milli": 1000, "cpu_milli": 2000})
+    engine.command(submit(workload("x", gpu=800, cpu=1700), workload("y", gpu=300, cpu=500)))
+    assert told(engine, "y").text == "1 CPU more nominal quota in queue a and 1 GPU more nominal quota in queue a"
+
+
 def test_others_ahead_take_new_quota_first_and_are_counted_in() -> None:
     engine = borrowing()
     engine.command(submit(workload("a0", queue="a", gpu=8000), workload("a1", queue="a", gpu=16_000 // 2, count=2)))
