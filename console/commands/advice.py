@@ -22,7 +22,7 @@ from console.text.terminal_text import NONE, cut, duration, mebibytes, milli, pr
 from console.views.forecast import forecast_lines
 from console.views.sections import section_lines
 from console.views.suggestions import recommendation_lines, shell_line, suggestion_sections
-from console.views.what_if import dry_run_lines, eta_lines, outlook_lines, score_lines
+from console.views.what_if import dry_run_lines, eta_lines, forecast_facts, outlook_lines, runs, score_lines, start
 from engine.model.errors import RefusedError, SpecError, of_code
 from engine.model.quantities import duration_ms, usd
 from engine.model.twin_queries import (
@@ -110,8 +110,18 @@ def _tell_progress(status: RunStatus | None) -> None:
     """Write progress over the last such line; None removes it."""
     if not sys.stderr.isatty():
         return
-    text = "" if status is None else f"running ahead … {status.progress_permille / 10:.0f}%"
-    write_over(text)
+    write_over("" if status is None else f"{_so_far(status)}running ahead … {status.progress_permille / 10:.0f}%")
+
+
+def _so_far(status: RunStatus) -> str:
+    """The start of a workload as far as it is known; empty for other questions."""
+    answer = status.answer
+    if not isinstance(answer, StartEstimate):
+        return ""
+    if answer.seeds:
+        return f"starts {start(answer.start, answer.at_ms, answer.horizon_ms)} by {runs(answer.seeds)}; "
+    told = dict(forecast_facts(answer.forecast, answer.at_ms)).get("starts", "")
+    return f"starts {told}; " if told else ""
 
 
 def ahead(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 WHY = (
     "version", "now_ms", "id", "state", "since_ms", "queue", "position", "reasons", "waits_for", "start_not_before_ms",
-    "promised_start_ms",
+    "promised_start_ms", "forecast",
 )  # fmt: skip
 """Fields of a workload that `muster why --json` gives."""
 WIDTH = 78

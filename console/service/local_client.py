@@ -39,7 +39,16 @@ from console.service.this_machine import RunOutput
 from console.service.token_store import Tokens
 from engine.model.errors import MusterError, NotFoundError, UnreachableError
 from engine.model.past_queries import CellDifference, DifferenceRequest, PastStatus
-from engine.model.queries import Changes, Consolidation, ConsolidationRequest, Named, Page, Query, Unblocking
+from engine.model.queries import (
+    Changes,
+    Consolidation,
+    ConsolidationRequest,
+    Named,
+    Page,
+    Query,
+    Unblocking,
+    WorkloadDetail,
+)
 from engine.past.process import PastRequest
 from engine.past.replicas import PastReplicas
 from runbooks.audit import reader as reading
@@ -325,6 +334,13 @@ class LocalClient(Client):
         # As with `unblocking`: the engine is held up for one fork.
         twin = self._loop.call(lambda engine: engine.fork())
         return plan(twin, request)
+
+    def workload(self, workload_id: str) -> WorkloadDetail:
+        found: WorkloadDetail = self._read("workload", workload_id)
+        if not found.reasons:
+            return found
+        forecast = self._loop.call(lambda _: self._loop.twins.starts.show(workload_id))
+        return msgspec.structs.replace(found, forecast=forecast)
 
     def estimate(self, workload_id: str) -> RuntimeEstimate | None:
         return self._advisor.estimate(workload_id)

@@ -26,6 +26,7 @@ from console.text.charts import (
 )
 from console.text.terminal_text import cut, cut_name, duration, fit, fit_name, permille, printable, timestamp, wrap
 from console.views.sections import Line, Section, fact, metered, text_line
+from console.views.what_if import forecast_facts
 from engine.model.quantities import MIN_RUNS, counted, usd
 from engine.model.queries import GROUPINGS, BudgetLine, BudgetReport, GoodputReport, Overview, PoolGoodput, Showback
 from engine.model.spec_parts import DAY_MS, MICROUSD
@@ -385,6 +386,12 @@ def compared(found: Quote, request: QuoteRequest, width: int) -> list[Section]:
 
 def _start(option: QuoteOption, now_ms: int) -> DrawnEstimate:
     """From now."""
+    forecast = option.forecast
+    if forecast is not None:
+        low, mid, high = (
+            at_ms and max(0, at_ms - now_ms) for at_ms in (forecast.p10_ms, forecast.p50_ms, forecast.p90_ms)
+        )
+        return DrawnEstimate(low, mid, high, True, start_words(option, now_ms))
     found = _drawn(option.start_ms, start_words(option, now_ms), now_ms)
     if found.low is None and option.seeds:
         # Not before that: as far as was looked.
@@ -462,7 +469,7 @@ def asking(words: str, said: str, width: int) -> list[Section]:
 
 def thin_starts(found: Quote) -> bool:
     """True where the start of an option is not known, or from too few runs for quantiles."""
-    return any(option.seeds and option.start_ms.p50 is None for option in found.options)
+    return any(option.seeds and option.start_ms.p50 is None and option.forecast is None for option in found.options)
 
 
 def asked_words(found: Quote, request: QuoteRequest) -> str:
@@ -491,6 +498,8 @@ def start_words(option: QuoteOption, now_ms: int) -> str:
     def text(at_ms: int) -> str:
         return "now" if at_ms <= now_ms else f"in {duration(at_ms - now_ms)}"
 
+    if option.forecast is not None:
+        return f"{dict(forecast_facts(option.forecast, now_ms))['starts']}, by the line ahead of it"
     if not option.seeds:
         assumed = "if the provider has capacity" if option.basis == "list price" else option.basis
         return f"{estimate_words(option.start_ms, text)}, {assumed}"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Start,
         StartEstimate,
         StartFigure,
+        StartForecast,
         Trial,
     )
 
@@ -51,6 +52,22 @@ def start(found: Start | None, now_ms: int, ahead_ms: int) -> str:
     if found.p10_ms != found.p90_ms:
         middle += f" ({_from_to(found.p10_ms, found.p90_ms, now_ms, within)})"
     return middle if found.started == found.runs else f"{middle}, {found.chance_permille / 10:g}% within {within}"
+
+
+def forecast_facts(found: StartForecast | None, now_ms: int) -> list[tuple[str, str]]:
+    """A start as told at once: when, what decides it, and how such forecasts have held. (label, text)"""
+    if found is None:
+        return []
+    decides = ("decided by", printable(found.decides))
+    if found.p50_ms is None:
+        return [("starts", "not known: somebody has to act"), decides]
+    times = _from_to(found.p10_ms, found.p90_ms, now_ms, NONE)
+    facts = [("starts", f"{_from_now(found.p50_ms, now_ms, NONE)} ({times})"), decides]
+    if found.p90_held_permille is not None:
+        facts.append(("record", f"of {found.alike:,} like this, p90 held for {found.p90_held_permille / 10:.0f}%"))
+    else:
+        facts.append(("record", "none like this has started yet: the range is a guess"))
+    return facts
 
 
 def runs(count: int) -> str:
@@ -150,7 +167,8 @@ def _subject(figure: Figure) -> str:
 
 def eta_lines(view: StartEstimate) -> list[str]:
     """The distribution of the start, its lower bound, and what decides it."""
-    pairs = [("start", start(view.start, view.at_ms, view.horizon_ms))]
+    pairs = forecast_facts(view.forecast, view.at_ms)
+    pairs.append(("run ahead", start(view.start, view.at_ms, view.horizon_ms)))
     if view.start is not None and view.start.p50_ms is not None:
         pairs.append(("median at", f"{timestamp(view.start.p50_ms)} UTC"))
     soonest = _soonest(view)
@@ -337,7 +355,10 @@ def _start_line(move: StartFigure, view: Outlook, width: int) -> Line:
 
 def eta_section(view: StartEstimate, width: int) -> Section:
     """The start estimate of one workload, for its page."""
-    lines = [Line((("start       ", "dim"), (start(view.start, view.at_ms, view.horizon_ms), "accent")))]
+    lines = [Line(((fit(label, 12), "dim"), (text, ""))) for label, text in forecast_facts(view.forecast, view.at_ms)]
+    if view.seeds:
+        ahead = start(view.start, view.at_ms, view.horizon_ms)
+        lines.append(Line((("run ahead   ", "dim"), (ahead, "accent"))))
     soonest = _soonest(view)
     if soonest:
         lines.append(Line((("not before  ", "dim"), (soonest, ""))))

@@ -22,6 +22,7 @@ from console.text.terminal_text import NONE, cut, duration, fit, mebibytes, mill
 from console.text.tones import state_look
 from console.views.lists import RETURNED, Span
 from console.views.sections import FACT, Line, Section, fact, plural, text_line
+from console.views.what_if import forecast_facts
 from engine.executors.task_files import ProcessReport, TaskView
 from engine.model.quantities import counted, usd
 from engine.model.queries import Change, GroupDetail, HistoryItem, TaskPlace, Unblocking, WorkloadDetail
@@ -454,8 +455,9 @@ def _workload_state(view: WorkloadDetail) -> Section:
         away = duration(max(0, view.start_not_before_ms - view.now_ms))
         lines.append(fact("not before", f"in {away}, {timestamp(view.start_not_before_ms)} UTC"))
         lines.append(text_line(f"{'':11}{BOUND}", "dim"))
-    elif view.reasons and view.promised_start_ms is None:
+    elif view.reasons and view.promised_start_ms is None and view.forecast is None:
         lines.append(fact("not before", "unknown", "dim"))
+    lines += [fact(label, text) for label, text in forecast_facts(view.forecast, view.now_ms)]
     lines.append(fact("submitted", f"{timestamp(view.submitted_ms)} UTC"))
     if view.promised_start_ms is not None:
         lines.append(fact("promised", f"{timestamp(view.promised_start_ms)} UTC"))

@@ -69,7 +69,8 @@ class Estimate(SQLModel, table=True):
     version: int = Field(sa_type=BIG)
     horizon_ms: int = Field(sa_type=BIG)
     kind: str
-    """`start` of a workload that waited, or `run`: of one that was tried before it was submitted."""
+    """`start` of a workload that waited, or `run`: of one that was tried before it was submitted; or a ForecastKind, of
+    one told at once, without running ahead."""
     workload: str
     attempts: int
     """Starts it had had by then."""
@@ -78,6 +79,8 @@ class Estimate(SQLModel, table=True):
     p50_ms: int | None = Field(sa_type=BIG)
     p90_ms: int | None = Field(sa_type=BIG)
     chance_permille: int
+    line_ms: int | None = Field(default=None, sa_type=BIG)
+    """Of a forecast that was told at once: the wait before earlier ones corrected it."""
 
 
 def table_of(model: type[SQLModel]) -> Any:
@@ -118,7 +121,27 @@ class Migration(NamedTuple):
     """(dialect, SQL)"""
 
 
-MIGRATIONS = (Migration("starts that were foretold are kept", (table_of(Estimate),)),)
+_LATER = ("line_ms",)
+"""Columns of estimates that came after the table."""
+_FIRST_ESTIMATE = Table(
+    "estimate",
+    _META,
+    *(
+        Column(column.name, column.type, primary_key=column.primary_key, nullable=column.nullable)
+        for column in table_of(Estimate).columns
+        if column.name not in _LATER
+    ),
+)
+MIGRATIONS = (
+    Migration("starts that were foretold are kept", (_FIRST_ESTIMATE,)),
+    Migration(
+        "forecasts without a run keep what they were corrected from",
+        statements=(
+            ("sqlite", "ALTER TABLE estimate ADD COLUMN line_ms BIGINT"),
+            ("postgresql", "ALTER TABLE estimate ADD COLUMN line_ms BIGINT"),
+        ),
+    ),
+)
 """Number 1 is the first. Only ever grows at its end."""
 
 

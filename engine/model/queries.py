@@ -11,6 +11,7 @@ import msgspec
 
 from engine.model.spec_parts import Autoscaling, BudgetSpec, ScalingSpec
 from engine.model.specs import Affinity, CapacityType, QueueSpec, RunSpec, Spread, Toleration
+from engine.model.twin_queries import StartForecast
 
 Kind = Literal["workloads", "nodes", "queues", "reservations", "pools", "orders"]
 Op = Literal["=", "!=", "~", "!~", "<", "<=", ">", ">="]
@@ -389,6 +390,8 @@ class WorkloadDetail(msgspec.Struct, frozen=True, kw_only=True):
     placement_total: int
     """Nodes it is on; `placement` shows at most 1,000 of them."""
     history: tuple[HistoryItem, ...]
+    forecast: StartForecast | None = None
+    """Its start as told at once; null where it does not wait, and in the past."""
     promised_start_ms: int | None = None
     """Cell time at which the policy has promised it a start; null without a promise."""
     flags: tuple[Literal["borrowed", "burst", "backfilled"], ...] = ()

@@ -9,7 +9,7 @@ where the cell has no GPU). Integers only.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -183,6 +183,30 @@ class Driver(msgspec.Struct, frozen=True, kw_only=True):
     """Its expected end or start: the middle one of those seeds."""
 
 
+ForecastKind = Literal["room", "quota", "both", "gate"]
+"""What it waits for: room, quota, both, or a hold, a dependency or a time first."""
+FORECAST_KINDS = get_args(ForecastKind)
+
+
+class StartForecast(msgspec.Struct, frozen=True, kw_only=True):
+    """The start of waiting work as told at once, without running ahead. Cell times."""
+
+    at_ms: int
+    kind: ForecastKind
+    p10_ms: int | None
+    """The quantiles are null while nobody can say, such as on hold."""
+    p50_ms: int | None
+    p90_ms: int | None
+    decides: str
+    """What decides it, in words. May name workloads: untrusted."""
+    line_ms: int
+    """The wait by what is ahead alone, before earlier forecasts corrected it."""
+    alike: int
+    """Earlier forecasts of its kind whose start is known; of all kinds while those are few."""
+    p90_held_permille: int | None
+    """Share of these that had started by their p90."""
+
+
 class StartEstimate(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer", tag="start"):
     version: int
     at_ms: int
@@ -199,6 +223,8 @@ class StartEstimate(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer
     """Most frequent first."""
     basis: str = ""
     """The source of run times, in words; empty where it needs no mention."""
+    forecast: StartForecast | None = None
+    """What was told at once, before any seed."""
     leaves_out: str = ""
     """Holds that no forecast knows, in words; empty where there are none. Holds an outside scheduler's own word:
     untrusted.
@@ -322,7 +348,8 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     """Start estimates of one range of lead times against what happened."""
 
     lead: str
-    """Time from the estimate to its median: `all`, `< 10 min`, `10 min - 1 h`, `1 h - 6 h`, `> 6 h`."""
+    """Time from the estimate to its median: `all`, `< 10 min`, `10 min - 1 h`, `1 h - 6 h`, `> 6 h`. Or `at once` and
+    the kind of wait, for those that no run was made for."""
     estimates: int
     """Estimates whose truth is known."""
     covered_permille: int

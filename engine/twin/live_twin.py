@@ -36,6 +36,7 @@ from engine.model.twin_queries import (
 from engine.state.cell_state import State
 from engine.state.run_times import HistoricRunTimes, RunTimes
 from engine.twin import forks, start_estimates, what_if
+from engine.twin.start_forecasts import StartForecasts
 
 MIN_HORIZON_MS = 60_000
 MAX_AT_ONCE = 3
@@ -69,6 +70,8 @@ class Twins:
     def __init__(self, engine: Engine, run_times: Callable[[State], RunTimes] = HistoricRunTimes) -> None:
         self._engine = engine
         self._run_times = run_times
+        self.starts = StartForecasts(engine, run_times)
+        """Forecasts without a run, for the engine's thread."""
         self._runs: dict[str, RunStatus] = {}
         self.children: dict[str, forks.Child] = {}
         """Children of the runs under way, by id."""
@@ -101,7 +104,7 @@ class Twins:
                 at_ms=engine.now_ms,
                 state="running",
                 progress_permille=0,
-                answer=None,
+                answer=self._at_once(ask),
                 error=None,
                 serial=1,
             )
@@ -109,6 +112,13 @@ class Twins:
             self._runs[status.id] = status
             self._forget_old()
             return status
+
+    def _at_once(self, ask: Ask) -> Answer | None:
+        """What can be told before any seed."""
+        if not isinstance(ask, AskStart):
+            return None
+        forecast = self.starts.show(ask.id)
+        return start_estimates.without_seeds(self._engine, ask, forecast) if forecast is not None else None
 
     @property
     def busy(self) -> bool:
@@ -138,7 +148,10 @@ class Twins:
         if isinstance(what, RunFailed):
             self._note(run_id, state="failed", error=what.error)
             return
-        found = what.answer if what.answer is not None else self._runs[run_id].answer
+        before = self._runs[run_id].answer
+        found = what.answer if what.answer is not None else before
+        if isinstance(found, StartEstimate) and isinstance(before, StartEstimate):
+            found = msgspec.structs.replace(found, forecast=before.forecast)
         if not what.whole:
             self._note(run_id, progress_permille=min(what.permille, 999), answer=found)
             return

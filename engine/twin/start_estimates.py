@@ -26,6 +26,7 @@ from engine.model import what_if_edits as ed
 from engine.model.quantities import MIN_RUNS
 from engine.model.specs import WorkloadState
 from engine.model.twin_queries import (
+    FORECAST_KINDS,
     MAX_STRETCH,
     AskOptions,
     AskRun,
@@ -41,13 +42,14 @@ from engine.model.twin_queries import (
     Start,
     StartEstimate,
     StartFigure,
+    StartForecast,
     Trial,
 )
-from engine.state import workloads as wl
 from engine.state.cell_state import State
 from engine.state.run_times import RunTimes, Whole, quantile
 from engine.twin import rehearsals
 from engine.twin.rehearsals import Conditions, HorizonProgress, RehearsalSample, arrivals_within
+from engine.twin.start_record import start_of_attempt
 from engine.twin.what_if import AT_ONCE, NEVER, Job, Pairs, ids_of, interval, movers, run_all, start_of
 
 MAX_DRIVERS = 5
@@ -60,6 +62,7 @@ LEADS: tuple[tuple[str, int], ...] = (
     ("> 6 h", 2**62),
 )
 """(title, milliseconds below which)"""
+TITLES = ("all", *dict(LEADS), *(f"at once, {kind}" for kind in FORECAST_KINDS))
 LATEST_SUBMISSION_MS = 300_000
 """A trial counts as an estimate of what is submitted under the same id so soon after it."""
 
@@ -105,6 +108,25 @@ def estimate(
 
     run_all(engine, jobs, run_times, heard)
     return made()
+
+
+def without_seeds(engine: Engine, ask: AskStart, forecast: StartForecast) -> StartEstimate:
+    """What is told at once, before any seed."""
+    row = engine.state.workloads.row(ask.id)
+    return StartEstimate(
+        version=engine.version,
+        at_ms=engine.now_ms,
+        horizon_ms=ask.horizon_ms,
+        seeds=0,
+        id=ask.id,
+        state=WorkloadState(engine.state.workloads.state[row]).label,
+        start=None,
+        soonest_ms=None,
+        arrivals=ask.arrivals,
+        drivers=(),
+        forecast=forecast,
+        leaves_out=not_foretold(engine.state, row),
+    )
 
 
 def _conditions(ask: AskStart, n: int, arrivals: bool) -> Conditions:
@@ -276,14 +298,14 @@ def score(engine: Engine) -> ScoreReport:
         low, middle, high = (at_ms if at_ms is not None else open_ms for at_ms in (one.p10_ms, one.p50_ms, one.p90_ms))
         side = -1 if start_ms < low else 1 if one.p90_ms is not None and start_ms > high else 0
         lead = next(title for title, below in LEADS if middle - one.at_ms < below)
-        for title in ("all", lead):
+        for title in (f"at once, {one.kind}",) if one.kind in FORECAST_KINDS else ("all", lead):
             errors.setdefault(title, []).append((side, abs(start_ms - middle)))
     return ScoreReport(
         version=engine.version,
         now_ms=engine.now_ms,
         stored=len(stored),
         open=len(stored) - known,
-        scores=tuple(_score(title, errors[title]) for title in ("all", *dict(LEADS)) if title in errors),
+        scores=tuple(_score(title, errors[title]) for title in TITLES if title in errors),
     )
 
 
@@ -304,18 +326,9 @@ def _truth(engine: Engine, one: Estimate) -> int | None:
     """The start of the attempt that was estimated; None while it is not known."""
     w = engine.state.workloads
     row = w.row_of.get(one.workload)
-    if row is None or w.attempts[row] <= one.attempts:
+    if one.kind == "run" and (row is None or not 0 <= w.submitted[row] - one.at_ms <= LATEST_SUBMISSION_MS):
         return None
-    if one.kind == "run" and not 0 <= w.submitted[row] - one.at_ms <= LATEST_SUBMISSION_MS:
-        return None
-    starts = []
-    entry = w.history[row]
-    while entry >= 0:
-        if w.history_what[entry] == wl.PLACED:
-            starts.append(w.history_at[entry])
-        entry = w.history_previous[entry]
-    start_ms: int = starts[::-1][one.attempts]
-    return start_ms
+    return start_of_attempt(w, one.workload, one.attempts)
 
 
 MAX_OPTIONS = 16

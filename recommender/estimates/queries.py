@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from engine.model.spec_parts import CURRENCY, HOUR_MS
+from engine.model.twin_queries import StartForecast
 
 MAX_HOURS = 168
 
@@ -319,6 +320,8 @@ class QuoteOption(msgspec.Struct, frozen=True, kw_only=True):
     """Runs of the twin, one for each seed."""
     arrivals: bool
     notes: tuple[str, ...]
+    forecast: StartForecast | None = None
+    """The start by the line ahead of it, where it would wait and the runs give no quantiles of that."""
 
 
 class RunTime(msgspec.Struct, frozen=True, kw_only=True):

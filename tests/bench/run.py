@@ -30,6 +30,7 @@ import process_bench
 import reads_bench
 import request_bench
 import scale_up_bench
+import start_bench
 import topology_bench
 import twin_bench
 import victims_bench
@@ -55,6 +56,7 @@ BENCHES: dict[str, Callable[[], Iterator[Row]]] = {
     "fork": twin_bench.fork,
     "what_if": twin_bench.what_if,
     "start_estimate": twin_bench.start_estimate,
+    "start_forecast": start_bench.start_forecast,
     "cost": cost_bench.cost,
     "demand": demand_bench.demand,
     "audit": audit_bench.audit,

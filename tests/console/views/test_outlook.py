@@ -8,6 +8,7 @@ from console.views.what_if import (
     change,
     dry_run_lines,
     eta_lines,
+    forecast_facts,
     outlook_lines,
     outlook_sections,
     score_lines,
@@ -24,6 +25,7 @@ from engine.model.twin_queries import (
     ScoreReport,
     StartEstimate,
     StartFigure,
+    StartForecast,
     Trial,
 )
 from engine.twin.what_if import NEVER, interval, start_of
@@ -146,6 +148,26 @@ def test_when_a_workload_starts_and_what_decides_it() -> None:
     assert "2h (1h..3h)" in lines[1]
     assert "not before  1hif nothing new arrives" in lines
     assert any("train-1 ends, in 1h (in 75% of the seeds)" in line for line in lines)
+
+
+def told_at_once(**given: object) -> StartForecast:
+    at = {"at_ms": NOW, "p10_ms": NOW + HOUR, "p50_ms": NOW + 2 * HOUR, "p90_ms": NOW + 5 * HOUR}
+    more = {"kind": "quota", "decides": HOSTILE, "line_ms": HOUR, "alike": 212, "p90_held_permille": 910}
+    return StartForecast(**(at | more | given))  # type: ignore[arg-type]
+
+
+def test_a_start_told_at_once_has_its_range_its_cause_and_its_record() -> None:
+    (starts, decides, record) = forecast_facts(told_at_once(), NOW)
+    assert starts == ("starts", "2h (1h..5h)")
+    assert "\x1b" not in decides[1]
+    assert record == ("record", "of 212 like this, p90 held for 91%")
+
+
+def test_without_a_record_or_a_time_it_says_so() -> None:
+    assert "the range is a guess" in forecast_facts(told_at_once(alike=0, p90_held_permille=None), NOW)[-1][1]
+    unknown = forecast_facts(told_at_once(p10_ms=None, p50_ms=None, p90_ms=None), NOW)
+    assert unknown[0] == ("starts", "not known: somebody has to act")
+    assert forecast_facts(None, NOW) == []
 
 
 def test_a_dry_run_says_now_or_when_who_and_what() -> None:

@@ -1,0 +1,227 @@
+"""Starts told at once: the line, the correction by the record, and what is told of each kind of wait."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.control import Engine
+from engine.model import commands as cmd
+from engine.model.specs import (
+    CellSpec,
+    Dependency,
+    NodeSpec,
+    PoolSpec,
+    PriorityClassSpec,
+    QueueSpec,
+    Resources,
+    TaskGroup,
+    WorkloadSpec,
+)
+from engine.model.twin_queries import StartForecast
+from engine.state.run_times import HistoricRunTimes
+from engine.twin.cell_flow import DRAWS, Asked, CellFlow, First
+from engine.twin.start_forecasts import StartForecasts
+from engine.twin.start_line import MAX_ONE_BY_ONE, NEVER_MS, supply, wait_ms
+from engine.twin.start_record import PRIOR, survived
+
+MINUTE, HOUR = 60_000, 3_600_000
+NODE = Resources(cpu_milli=8000, memory_mib=16_000)
+
+
+def cell(nodes: int = 4, nominal: int = 0) -> CellSpec:
+    """Queues `a` and `b` below `root`; with `nominal`, `a` may hold so many milli-CPU and borrow nothing."""
+    a = QueueSpec(name="a", parent="root")
+    if nominal:
+        quota = {"cpu_milli": nominal}
+        a = QueueSpec(name="a", parent="root", nominal=quota, borrowing_limit={"cpu_milli": 0})
+    return CellSpec(
+        name="line",
+        pools=(PoolSpec(name="cpu", capacity=NODE),),
+        nodes=tuple(NodeSpec(id=f"n{i}", pool="cpu") for i in range(nodes)),
+        queues=(
+            QueueSpec(name="root"),
+            a,
+            QueueSpec(name="b", parent="root"),
+        ),
+        priority_classes=(PriorityClassSpec(name="normal", value=0), PriorityClassSpec(name="high", value=10)),
+    )
+
+
+def job(name: str, queue: str = "a", run_ms: int = HOUR, **more: object) -> WorkloadSpec:
+    group = TaskGroup(request=NODE)
+    return WorkloadSpec(
+        id=name, queue=queue, groups=(group,), estimate_ms=run_ms, simulated_runtime_ms=run_ms, **more  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def full(nodes: int = 4, nominal: int = 0, waiting: int = 6) -> Engine:
+    """A cell whose nodes, or whose quota, are taken, and in whose queue `a` others wait: w0, w1 and so on."""
+    engine = Engine.open(None, cell=cell(nodes, nominal))
+    held = nominal // NODE.cpu_milli or nodes
+    submit(engine, *(job(f"runs{i}") for i in range(held)), *(job(f"w{i}") for i in range(waiting)))
+    engine.advance(engine.now_ms + 10 * MINUTE)
+    return engine
+
+
+def submit(engine: Engine, *specs: WorkloadSpec) -> None:
+    engine.command(cmd.Submit(workloads=specs))
+
+
+def forecast(engine: Engine, name: str) -> StartForecast:
+    found = StartForecasts(engine).show(name)
+    assert found is not None
+    return found
+
+
+# -- the line ---------------------------------------------------------------------------------------------------------
+
+TIMES = st.lists(st.integers(1000, NEVER_MS), min_size=1, max_size=12)
+SIZES = st.lists(st.floats(0.1, 8), max_size=12)
+
+
+def line(ends: list[int], sizes: list[float], run_ms: int = HOUR, own: float = 1.0) -> int:
+    """One unit comes free at each of the ends."""
+    have = supply(0.0, np.ones(len(ends)), np.array(ends))
+    return wait_ms(have, np.array(sizes), np.full(len(sizes), run_ms), own)
+
+
+@given(TIMES, SIZES, st.integers(1000, NEVER_MS), st.floats(0.1, 8))
+def test_more_ahead_never_lets_it_start_sooner(ends: list[int], sizes: list[float], run_ms: int, more: float) -> None:
+    assert line(ends, [more, *sizes], run_ms) >= line(ends, sizes, run_ms)
+    assert line(ends, [*sizes, more], run_ms) >= line(ends, sizes, run_ms)
+
+
+@given(TIMES, SIZES, st.integers(1000, NEVER_MS), st.floats(0.1, 8), st.floats(0.1, 8))
+def test_who_asks_for_more_starts_no_sooner(
+    ends: list[int], sizes: list[float], run_ms: int, own: float, more: float
+) -> None:
+    assert line(ends, sizes, run_ms, own + more) >= line(ends, sizes, run_ms, own)
+
+
+def test_it_starts_at_the_end_that_covers_what_is_ahead_and_itself() -> None:
+    ends = [MINUTE, 5 * MINUTE, HOUR]
+    assert [line(ends, [1.0] * ahead, NEVER_MS) for ahead in range(4)] == [*ends, NEVER_MS]
+
+
+def test_what_went_first_gives_back_what_it_took() -> None:
+    assert line([MINUTE], [1.0] * 3, HOUR) == 3 * HOUR + MINUTE
+
+
+def test_a_line_taken_as_a_whole_ends_about_where_it_does_one_by_one() -> None:
+    for slots in (1, 10):
+        ends = [MINUTE] * slots
+        short, long = (line(ends, [1.0] * count, HOUR) for count in (MAX_ONE_BY_ONE, MAX_ONE_BY_ONE + 1))
+        assert abs(long - short) < 0.15 * short + HOUR / slots
+        assert abs(line(ends, [1.0] * 10 * slots * slots, MINUTE) - 10 * slots * MINUTE) < 2 * MINUTE
+
+
+# -- the correction ---------------------------------------------------------------------------------------------------
+
+
+def test_without_a_record_the_prior_is_all_there_is() -> None:
+    low, middle, high = survived(np.zeros(0), np.zeros(0, bool))
+    assert PRIOR[0] <= low < middle < high <= PRIOR[-1]
+
+
+def test_a_long_record_gives_its_own_quantiles() -> None:
+    logs = np.random.default_rng(3).normal(1.0, 0.5, 1000)
+    found = survived(logs, np.ones(1000, bool))
+    assert np.allclose(found, np.quantile(logs, (0.1, 0.5, 0.9)), atol=0.05)
+
+
+def test_what_still_waits_makes_the_next_later_not_sooner() -> None:
+    logs = np.random.default_rng(3).normal(0.0, 1.0, 400)
+    seen = logs < 0.5
+    cut = np.minimum(logs, 0.5)
+    assert survived(cut, seen)[1] > survived(cut[seen], np.ones(int(seen.sum()), bool))[1]
+
+
+# -- a cell -----------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 5), st.booleans())
+def test_every_wait_for_room_or_quota_has_an_interval_that_is_never_before_now(row: int, quota: bool) -> None:
+    engine = full(nominal=2 * NODE.cpu_milli if quota else 0)
+    found = forecast(engine, f"w{row}")
+    assert found.kind == ("quota" if quota else "room")
+    assert found.p10_ms is not None
+    assert found.p50_ms is not None
+    assert found.p90_ms is not None
+    assert engine.now_ms <= found.p10_ms <= found.p50_ms <= found.p90_ms
+    assert f"{row} ahead in its queue" in found.decides
+
+
+def test_further_back_in_the_line_is_later() -> None:
+    engine = full()
+    waits_ms = [forecast(engine, f"w{i}").line_ms for i in range(6)]
+    assert waits_ms == sorted(waits_ms)
+    assert waits_ms[0] < waits_ms[-1]
+
+
+def test_the_draws_are_those_of_the_seed() -> None:
+    engine = full()
+    state = engine.state
+    row = state.workloads.row("w3")
+    asked = Asked(state.workloads.class_at(row), state.workloads.queue[row], state.workloads.priority[row], row)
+    flows = [CellFlow(state, HistoricRunTimes(state), engine.now_ms, seed) for seed in (1, 1, 2)]
+    one, again, other = (flow.room_ms(asked, First.ALL).tolist() for flow in flows)
+    assert len(one) == DRAWS
+    assert one == again
+    assert one != other
+
+
+def test_what_nobody_can_say_has_a_cause_and_no_time() -> None:
+    engine = full()
+    submit(engine, job("held", held=True))
+    found = forecast(engine, "held")
+    assert (found.kind, found.p50_ms) == ("gate", None)
+    assert "hold" in found.decides
+
+
+def test_what_depends_on_running_work_waits_for_its_end() -> None:
+    engine = full(waiting=0)
+    submit(engine, job("after", after=(Dependency(id="runs0", on="ended"),)))
+    found = forecast(engine, "after")
+    assert found.kind == "gate"
+    assert found.p10_ms is not None
+    assert found.p10_ms > engine.now_ms
+    assert "runs0" in found.decides
+
+
+def test_what_is_not_submitted_waits_behind_what_is() -> None:
+    engine = full()
+    starts = StartForecasts(engine)
+    assert starts.of_spec(job("quote")).line_ms >= forecast(engine, "w0").line_ms
+    assert engine.state.workloads.row_of.get("quote") is None
+
+
+def test_what_runs_has_no_forecast() -> None:
+    assert StartForecasts(full()).show("runs0") is None
+
+
+def test_the_record_is_kept_over_a_restart_and_says_how_p90_held(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    engine = Engine.open(path, cell=cell(1))
+    submit(engine, *(job(f"w{i}") for i in range(4)))
+    first = forecast(engine, "w1")
+    assert (first.alike, first.p90_held_permille) == (0, None)
+    engine.advance(engine.now_ms + 2 * HOUR)
+    engine.close()
+    again = Engine.open(path)
+    found = forecast(again, "w3")
+    again.close()
+    assert found.alike == 1
+    assert found.p90_held_permille in (0, 1000)
+
+
+def test_a_page_that_asks_all_the_time_counts_once() -> None:
+    engine = full()
+    starts = StartForecasts(engine)
+    for _ in range(5):
+        starts.show("w2")
+        engine.advance(engine.now_ms + MINUTE)
+    assert len(engine.estimates()) == 1
