@@ -88,7 +88,7 @@ class StartForecasts:
             Shape(group, capacity.pools, workload_class.bonds, capacity.company.number) for group in spec.groups
         )
         asked = Asked(workload_class, state.queues.leaf(spec.queue), w.priority_of[spec.priority_class], NEW_ROW)
-        return self._of_line(flow, asked, 0)
+        return self._of_line(flow, asked)
 
     def _renewed(self) -> CellFlow:
         """What runs and waits now."""
@@ -114,7 +114,7 @@ class StartForecasts:
             return self._of_line(flow, asked, self._engine.now_ms - w.submitted[row])
         gate_ms = self._gate_ms(flow, row, depth)
         text = reasons[0].text if reasons else ""
-        return self._open(text) if gate_ms is None else self._of_line(flow, asked, 0, gate_ms, text)
+        return self._open(text) if gate_ms is None else self._of_line(flow, asked, None, gate_ms, text)
 
     def _open(self, text: str) -> StartForecast:
         """A forecast without times."""
@@ -144,12 +144,15 @@ class StartForecasts:
             return None
         return found.p50_ms - found.at_ms + (0 if started else int(np.median(flow.run_ms(rows))))
 
-    def _of_line(self, flow: CellFlow, asked: Asked, waited_ms: int, gate_ms: int = 0, gate: str = "") -> StartForecast:
-        """The forecast by the lines for room and for quota. `gate_ms`: that much later, when `gate` opens."""
+    def _of_line(
+        self, flow: CellFlow, asked: Asked, waited_ms: int | None = None, gate_ms: int = 0, gate: str = ""
+    ) -> StartForecast:
+        """The forecast by the lines for room and for quota. `waited_ms` is None for what is not in line yet.
+        `gate_ms`: that much later, when `gate` opens."""
         rooms = [flow.room_ms(asked, first) for first in First]
         quotas = [flow.quota_ms(asked, first) for first in First]
         waits = [float(np.median(np.maximum(*pair))) for pair in zip(rooms, quotas, strict=True)]
-        line_ms = gate_ms + mean_wait_ms([*waits, max(waited_ms, 0)])
+        line_ms = gate_ms + mean_wait_ms(waits if waited_ms is None else [*waits, max(waited_ms, 0)])
         kind = "gate" if gate_ms else _kind(float(np.median(rooms[-1])), float(np.median(quotas[-1])))
         learnt = self.record.correction(kind)
         low, middle, high = (
