@@ -453,6 +453,10 @@ def refuse_impossible(engine: Engine, acts: Iterable[Act]) -> None:
             )
             if why:
                 found[f"{act.action}: {why}"] = None
+            elif act.queue is not None and engine.state.settings.decided_by == "kubernetes":
+                from engine.external.kubernetes.queue_quotas import refuse_other_fields
+
+                refuse_other_fields(act.queue.was, act.queue.to)
     if found:
         raise RefusedError(f"not possible in this cell: {'; '.join(found)}", "muster slurm mirror shows what is")
 

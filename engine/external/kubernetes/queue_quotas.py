@@ -11,14 +11,35 @@ from decimal import Decimal
 from typing import Any
 
 from engine.external.kubernetes.resources import CPU, GPU, ResourceReader, number
-from engine.model.errors import SpecError
+from engine.model.errors import RefusedError, SpecError
 from engine.model.specs import RESOURCES, FlavorQuota, QueueSpec
 
 LIMITS = {"nominal": "nominalQuota", "borrowing_limit": "borrowingLimit", "lending_limit": "lendingLimit"}
 """Field of a queue's spec -> field of Kueue's quota."""
+KUBECTL = {
+    "weight": "fairSharing.weight",
+    "order": "queueingStrategy",
+    "reclaim": "preemption.reclaimWithinCohort",
+    "kueue": "preemption",
+}
+"""Field of a queue's spec -> field of Kueue's spec, of those that Muster only reads."""
 MIB = 1 << 20
 
 Entry = dict[str, Any]
+
+
+def refuse_other_fields(was: QueueSpec, to: QueueSpec) -> None:
+    """Raises RefusedError naming every change that is not one of quotas: it would never reach Kueue."""
+    fields = [field for field in QueueSpec.__struct_fields__ if field not in (*LIMITS, "flavors")]
+    changed = [field for field in fields if getattr(was, field) != getattr(to, field)]
+    if not changed:
+        return
+    names = ", ".join(field.removesuffix("_ms").replace("_", " ") for field in changed)
+    theirs = ", ".join(f"spec.{KUBECTL[field]}" for field in changed if field in KUBECTL)
+    raise RefusedError(
+        f"Muster changes quotas and their limits in Kueue, not {names} of {was.name}",
+        f"Leave it out, or change {theirs} with kubectl" if theirs else "Leave it out: Kueue has no such setting",
+    )
 
 
 def changed_groups(groups: list[Entry], wanted: QueueSpec) -> list[Entry]:

@@ -3,6 +3,8 @@ was read there, and what the cell shows since."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import msgspec
 import pytest
 from cells import workload
@@ -13,12 +15,13 @@ from engine.control import Engine
 from engine.model import commands as cmd
 from engine.model import external_cells as seen
 from engine.model.errors import RefusedError, SpecError
-from engine.model.specs import NodeSpec
+from engine.model.specs import NodeSpec, QueueSpec
 from engine.state.external_cell import Intent, Phase
 from runbooks.actions import catalogue, target_readings, wording
 from runbooks.actions.wording import inverse_of
 from runbooks.gate.approval_policy import SOLO
-from runbooks.plans.typed_plan import Act, Target
+from runbooks.plans.typed_plan import Act, QueueChange, Target
+from tests.support.mirrored_kubernetes import CELL
 
 HOLD = Act(action="hold", targets=("w",))
 QUEUED, HELD = Target(id="w", state="queued"), Target(id="w", state="held")
@@ -128,6 +131,17 @@ def test_impossible_actions_are_refused_before_anybody_votes() -> None:
     engine.acts, engine.lacks = True, {cmd.Cordon: "REST v0.0.38 cannot change nodes"}
     with pytest.raises(RefusedError, match=r"cordon: REST v0\.0\.38 cannot change nodes"):
         person.propose("cordon", ["n0"])
+
+
+def test_a_weight_that_would_never_reach_kueue_is_refused_before_anybody_votes() -> None:
+    queue = QueueSpec(name="q", nominal={"gpu_milli": 8000})
+    engine = Engine.open(None, cell=msgspec.structs.replace(CELL, queues=(queue,)))
+    engine.acts = True
+    more = msgspec.structs.replace(queue, nominal={"gpu_milli": 16_000})
+    for to, refused in ((more, False), (msgspec.structs.replace(more, weight=3), True)):
+        act = Act(action="set_quota", targets=("q",), queue=QueueChange(was=queue, to=to))
+        with pytest.raises(RefusedError, match=r"not weight of q\. .*kubectl") if refused else nullcontext():
+            target_readings.refuse_impossible(engine, [act])
 
 
 def test_what_only_slurm_has_is_refused_where_muster_decides() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from engine.external.kubernetes.queue_quotas import changed_groups
-from engine.model.errors import SpecError
+from engine.external.kubernetes.queue_quotas import changed_groups, refuse_other_fields
+from engine.model.errors import RefusedError, SpecError
 from engine.model.specs import FlavorQuota, QueueSpec
 
 
@@ -56,3 +56,21 @@ def test_flavors_have_quotas_of_their_own() -> None:
 def test_what_kueue_cannot_count_is_refused(nominal: dict[str, int]) -> None:
     with pytest.raises(SpecError, match=r"queue\.nominal"):
         changed_groups(ONE, QueueSpec(name="q", nominal=SAME | nominal))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"weight": 3}, r"not weight of q\. Leave it out, or change spec\.fairSharing\.weight with kubectl"),
+        (
+            {"order": "strict_fifo", "reclaim": "never"},
+            r"not order, reclaim of q\. .*spec\.queueingStrategy, spec\.preem",
+        ),
+        ({"min_runtime_ms": 60_000}, r"not min runtime of q\. Leave it out: Kueue has no such setting"),
+    ],
+)
+def test_a_change_that_would_never_reach_kueue_is_refused_by_name(change: dict[str, Any], told: str) -> None:
+    was = QueueSpec(name="q", nominal=SAME)
+    refuse_other_fields(was, QueueSpec(name="q", nominal=SAME | {"gpu_milli": 0}, lending_limit={"gpu_milli": 0}))
+    with pytest.raises(RefusedError, match=told):
+        refuse_other_fields(was, QueueSpec(name="q", **change))
