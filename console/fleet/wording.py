@@ -200,7 +200,7 @@ def _cell(cell: CellView, now_ms: int, width: int) -> list[Line]:
     )
     where = ", ".join(part for part in (cell.region, *cell.residency) if part)
     told = [printable(where)] if where else []
-    told += [f"{cell.decided_by.capitalize()} decides"] if cell.decided_by else []
+    told += [f"{printable(cell.decided_by.capitalize())} decides"] if cell.decided_by else []
     told += [f"{cell.running:,} running, {cell.queued:,} queued", f"p95 wait {duration(cell.wait_p95_ms)}"]
     told += [f"{cell.fleet_open:,} of the fleet's"] if cell.fleet_open else []
     told += [f"data: {printable(', '.join(cell.datasets))}"] if cell.datasets else []

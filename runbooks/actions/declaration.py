@@ -53,7 +53,7 @@ MAX_ID = 128
 MAX_DURATION_MS = 30 * 24 * 3_600_000
 MAX_LITERALS = 50
 """Ids written out in a list."""
-POLICIES: tuple[Policy, ...] = ("fcfs", "easy", "easy-sjbf", "conservative")
+POLICIES: tuple[Policy, ...] = ("fcfs", "easy", "easy-sjbf", "conservative", "kueue")
 ORDERS = ("best_effort", "strict_fifo", "fair")
 
 ANYTHING = frozenset(("all", "any", "every", "everything", "none", "null", "nil", "true", "false", "default"))

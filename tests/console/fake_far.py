@@ -109,7 +109,7 @@ def submission(name: str = "train-7b") -> FleetSubmission:
 def fleet() -> FleetView:
     east = CellView(
         name="east", state="up", connect="/run/muster/east/engine.sock", region="us-east", residency=("us",),
-        datasets=("images",), seen_ms=NOW_MS, version=8_120, decided_by="muster",
+        datasets=("images",), seen_ms=NOW_MS, version=8_120,
         capacity={"gpu_milli": 512_000, "cpu_milli": 8_192_000}, used={"gpu_milli": 491_000, "cpu_milli": 5_000_000},
         nodes=64, ready=63, running=211, queued=40, wait_p95_ms=41 * MINUTE, cost_microusd_hour=1_240_000_000,
         fleet_open=14,
