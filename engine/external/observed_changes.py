@@ -125,6 +125,9 @@ class ObservationFold:
                     yield ev.Unreserved(name)
             case seen.CapsSeen(most=most):
                 yield ev.CapsTold(most)
+            case seen.PolicySeen(policy=policy):
+                if policy != self._state.policy:
+                    yield ev.PolicySet(policy)
             case seen.PastSeen(runs=runs, until_ms=until_ms):
                 yield ev.RunsTold(runs[-MAX_RUNS:], min(until_ms, self._now_ms))
 

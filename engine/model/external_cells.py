@@ -18,6 +18,7 @@ import msgspec
 
 from engine.model.specs import (
     NodeSpec,
+    Policy,
     PoolSpec,
     PriorityClassSpec,
     QueueSpec,
@@ -162,6 +163,12 @@ class CapsSeen(Spec, frozen=True, kw_only=True, tag_field="seen", tag="caps"):
     most: tuple[tuple[str, int], ...]
 
 
+class PolicySeen(Spec, frozen=True, kw_only=True, tag_field="seen", tag="policy"):
+    """The policy that is a model of the scheduler: forks of the cell decide by it."""
+
+    policy: Policy
+
+
 class PastSeen(Spec, frozen=True, kw_only=True, tag_field="seen", tag="past"):
     """Runs that had ended before the cell looked on: all that is known of them."""
 
@@ -182,6 +189,7 @@ AnySeen = (
     | WorkloadGone
     | PastSeen
     | CapsSeen
+    | PolicySeen
 )
 
 

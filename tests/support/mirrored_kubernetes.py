@@ -12,6 +12,7 @@ from typing import Any
 from engine.control import Engine
 from engine.external.kubernetes.capabilities import capabilities
 from engine.external.kubernetes.cluster_mirror import ClusterWatch
+from engine.external.kubernetes.kinds import KUEUE
 from engine.external.kubernetes.names import workload_id
 from engine.model.specs import CellSpec, Settings, WorkloadState
 from engine.state.invariants import faults_of
@@ -26,11 +27,12 @@ CELL = CellSpec(settings=Settings(decided_by="kubernetes", preempt_across=True, 
 class MirroredCell:
     """An engine and the mirror that tells it."""
 
-    def __init__(self, cluster: KubernetesCluster, journal: Path | None = None) -> None:
+    def __init__(self, cluster: KubernetesCluster, journal: Path | None = None, *, kueue: bool = True) -> None:
         self.engine = Engine.open(journal, cell=CELL)
         self._lock = threading.Lock()
         self.line = cluster.line()
-        self.watch = ClusterWatch(self.line, capabilities(self.line).readable(), self.call)
+        kinds = [kind for kind in capabilities(self.line).readable() if kueue or kind.group != KUEUE]
+        self.watch = ClusterWatch(self.line, kinds, self.call)
 
     def call(self, function: Callable[[Engine], Any]) -> Any:
         with self._lock:
@@ -74,9 +76,9 @@ def _nodes(engine: Engine, name: str) -> dict[str, int]:
 
 
 @contextmanager
-def mirrored(cluster: KubernetesCluster, journal: Path | None = None) -> Iterator[MirroredCell]:
+def mirrored(cluster: KubernetesCluster, journal: Path | None = None, *, kueue: bool = True) -> Iterator[MirroredCell]:
     """A cell that was told all there is."""
-    cell = MirroredCell(cluster, journal)
+    cell = MirroredCell(cluster, journal, kueue=kueue)
     cell.watch.start()
     try:
         until(lambda: cell.watch.passes > 0)
@@ -127,9 +129,11 @@ def make_job(
     completions: int = 0,
     seconds: float = 0.0,
     selector: dict[str, str] | None = None,
+    priority: str = "",
 ) -> str:
-    """A Job for the queue. `seconds`: how long each pod runs; 0: for ever. Returns the id of its workload, once Kueue
-    has made it."""
+    """A Job for the queue. `seconds`: how long each pod runs; 0: for ever. `priority`: a
+    WorkloadPriorityClass. Returns the id of its workload, once Kueue has made it."""
+    labels = {"kueue.x-k8s.io/queue-name": queue} | ({"kueue.x-k8s.io/priority-class": priority} if priority else {})
     annotations = {"run-seconds": str(seconds)} if seconds else {}
     devices = {key: value for key, value in request.items() if "/" in key}
     container = {"name": "main", "image": "none", "resources": {"requests": request, "limits": devices}}
@@ -137,7 +141,7 @@ def make_job(
     body = {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"name": name, "namespace": space, "labels": {"kueue.x-k8s.io/queue-name": queue}},
+        "metadata": {"name": name, "namespace": space, "labels": labels},
         "spec": {
             "parallelism": pods,
             "completions": completions or pods,

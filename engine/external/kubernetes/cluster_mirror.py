@@ -34,7 +34,7 @@ from engine.external.mirror_passes import AT_ONCE, Call, MirrorPass, live_of, ob
 from engine.external.mirror_report import LeftOut, UnsupportedCounts
 from engine.model import external_cells as seen
 from engine.model.errors import MusterError, UnreachableError
-from engine.model.specs import PoolSpec
+from engine.model.specs import Policy, PoolSpec
 
 BEAT_S = 0.5
 """From one pass to the next, while anything changes."""
@@ -58,8 +58,12 @@ class CellBefore(NamedTuple):
 class ClusterMirror:
     """`look` is called by one thread; the rest may be called from any."""
 
-    def __init__(self, tables: ClusterTables, reader: ResourceReader, call: Call, wall_s: Callable[[], float]) -> None:
+    def __init__(
+        self, tables: ClusterTables, reader: ResourceReader, call: Call, wall_s: Callable[[], float], *, policy: Policy
+    ) -> None:
+        """`policy`: the model of the cluster's scheduler that forks decide by."""
         self.tables = tables
+        self._policy = seen.PolicySeen(policy=policy)
         self._reader = reader
         self._call = call
         self._wall_s = wall_s
@@ -152,7 +156,17 @@ class ClusterMirror:
         coming = [fact for fact in facts if fact.holds]
         gone = self._gone(changes, before)
         new_loads = self._news([self.tables.load_of(node) for node in sorted(loads)])
-        return [*self._news(pools), *gone, *new_nodes, *queues, *classes, *leaving, *new_loads, *coming]
+        return [
+            *self._news([self._policy]),
+            *self._news(pools),
+            *gone,
+            *new_nodes,
+            *queues,
+            *classes,
+            *leaving,
+            *new_loads,
+            *coming,
+        ]
 
     def _news(self, observed: Sequence[seen.AnySeen]) -> list[seen.AnySeen]:
         """Those that differ from what was told."""
@@ -352,6 +366,8 @@ def _subject(each: seen.AnySeen) -> tuple[str, str]:
             return "queue", queue.name
         case seen.PriorityClassSeen(priority_class=spec):
             return "priority class", spec.name
+        case seen.PolicySeen():
+            return "policy", ""
     raise MusterError(f"{type(each).__name__} has no subject here", "")
 
 
@@ -381,7 +397,8 @@ class ClusterWatch:
         self._wall_s = wall_s
         self._observation = ClusterObservation(line, kinds)
         reader = ResourceReader()
-        self.mirror = ClusterMirror(ClusterTables(reader), reader, call, wall_s)
+        policy: Policy = "kueue" if self.has_kueue else "easy"
+        self.mirror = ClusterMirror(ClusterTables(reader), reader, call, wall_s, policy=policy)
         self.last: MirrorPass | None = None
         self.passes = 0
         self.fault = ""

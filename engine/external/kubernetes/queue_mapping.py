@@ -11,15 +11,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from engine.external.kubernetes.kueue_objects import ClusterQueue, Cohort, Quantity, ResourceGroup, ResourceQuotas
+import msgspec
+
+from engine.external.kubernetes.kueue_objects import (
+    ClusterQueue,
+    ClusterQueueSpec,
+    Cohort,
+    Quantity,
+    ResourceGroup,
+    ResourceQuotas,
+)
 from engine.external.kubernetes.names import cluster_queue_id, cohort_id
 from engine.external.kubernetes.resources import ResourceReader, number
 from engine.external.mirror_report import UnsupportedCounts
 from engine.model import external_cells as seen
-from engine.model.specs import RESOURCES, FlavorQuota, QueueSpec
+from engine.model.specs import RESOURCES, FlavorQuota, KueueRules, QueueSpec
 
 _RECLAIM: dict[str, Literal["never", "lower_priority", "any"]] = {
     "Never": "never", "LowerPriority": "lower_priority", "Any": "any",
+}  # fmt: skip
+_WITHIN: dict[str, Literal["never", "lower_priority", "lower_or_newer_equal"]] = {
+    "Never": "never", "LowerPriority": "lower_priority", "LowerOrNewerEqualPriority": "lower_or_newer_equal",
 }  # fmt: skip
 MAX_WEIGHT = 1_000_000
 _FIELDS = ("nominal", "borrowing_limit", "lending_limit")
@@ -134,11 +146,9 @@ class QueueMapping:
             name=cluster_queue_id(name),
             parent=cohort_id(spec.cohort_name) if spec.cohort_name else "",
             weight=self._weight(spec.fair_sharing.weight, name),
-            order="strict_fifo" if spec.queueing_strategy == "StrictFIFO" else "best_effort",
-            reclaim=_RECLAIM.get(spec.preemption.reclaim_within_cohort, "never"),
             **self._quota(spec.resource_groups, self._root(spec.cohort_name, name), bool(spec.cohort_name)),  # type: ignore[arg-type]
         )
-        return seen.QueueSeen(queue=made, open=spec.stop_policy == "None")
+        return seen.QueueSeen(queue=with_rules(made, spec), open=spec.stop_policy == "None")
 
     def _quota(self, groups: Sequence[ResourceGroup], root: str, has_parent: bool) -> dict[str, object]:
         by_flavor = {flavor.name: self._limits(flavor.resources, has_parent)
@@ -173,15 +183,8 @@ class QueueMapping:
     def _note_rules(self, queue: ClusterQueue) -> None:
         """Name the rules of a queue that the model does not follow."""
         spec, name, note = queue.spec, queue.metadata.name, self._left.note
-        if spec.preemption.within_cluster_queue == "LowerOrNewerEqualPriority":
-            note("preemption of newer work of equal priority is not modelled", name)
-        if spec.preemption.borrow_within_cohort.policy != "Never":
-            note("preemption while borrowing (borrowWithinCohort) is not modelled", name)
-        fungibility = spec.flavor_fungibility
-        if (fungibility.when_can_borrow, fungibility.when_can_preempt) not in (
-            ("MayStopSearch", "TryNextFlavor"), ("Borrow", "TryNextFlavor"),
-        ):  # fmt: skip
-            note("flavor fungibility other than the default is not modelled", name)
+        if spec.flavor_fungibility.preference:
+            note("preference between borrowing and preemption (flavorFungibility) is not modelled", name)
         if spec.admission_checks_strategy.admission_checks:
             note("admission checks are shown, and not modelled", name)
         if spec.admission_scope is not None and spec.admission_scope.admission_mode:
@@ -189,6 +192,25 @@ class QueueMapping:
         for flavor in _flavors(spec.resource_groups):
             if not self._pools_of.get(flavor):
                 note("flavors that match no node", flavor)
+
+
+def with_rules(queue: QueueSpec, spec: ClusterQueueSpec) -> QueueSpec:
+    """The queue with the order, the preemption and the search for a pool that the ClusterQueue has."""
+    preemption, fungibility = spec.preemption, spec.flavor_fungibility
+    return msgspec.structs.replace(
+        queue,
+        order="strict_fifo" if spec.queueing_strategy == "StrictFIFO" else "best_effort",
+        reclaim=_RECLAIM.get(preemption.reclaim_within_cohort, "never"),
+        kueue=KueueRules(
+            within_queue=_WITHIN.get(preemption.within_cluster_queue, "never"),
+            borrow_within_cohort=(
+                "lower_priority" if preemption.borrow_within_cohort.policy == "LowerPriority" else "never"
+            ),
+            borrow_max_priority=preemption.borrow_within_cohort.max_priority_threshold,
+            when_can_borrow="try_next" if fungibility.when_can_borrow == "TryNextFlavor" else "stop",
+            when_can_preempt="try_next" if fungibility.when_can_preempt == "TryNextFlavor" else "stop",
+        ),
+    )
 
 
 def _flavors(groups: Iterable[ResourceGroup]) -> list[str]:

@@ -113,7 +113,7 @@ class WorkloadMapping:
             name=owner_name(workload)[:1024],
             queue=cluster_queue_id(queue.metadata.name),
             groups=self._task_groups(workload, queue, name),
-            priority_class=self._priority_class(workload, queue),
+            priority_class=self._priority_class(workload),
             tenant=workload.metadata.namespace,
             team=local_queue_id(workload.metadata.namespace, workload.spec.queue_name),
             estimate_ms=(workload.spec.maximum_execution_time_seconds or 0) * 1000,
@@ -222,12 +222,11 @@ class WorkloadMapping:
         assert required is None or required in LEVELS
         return TopologyRequest(required=required, preferred=preferred)
 
-    def _priority_class(self, workload: Workload, queue: ClusterQueue) -> str:
+    def _priority_class(self, workload: Workload) -> str:
         ref, value = workload.spec.priority_class_ref.name, workload.spec.priority
-        preempts = queue.spec.preemption.within_cluster_queue != "Never"
-        name = f"{ident(ref)[:80] or 'priority'}-{value}{'-preempts' if preempts else ''}"
+        name = f"{ident(ref)[:80] or 'priority'}-{value}"
         if name not in self.classes:
-            self.classes[name] = PriorityClassSpec(name=name, value=value, preemption="lower" if preempts else "never")
+            self.classes[name] = PriorityClassSpec(name=name, value=value)
         return name
 
     def _note_rules(self, workload: Workload, name: str) -> None:

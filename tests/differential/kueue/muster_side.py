@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 
+import msgspec
+
 from engine.control import Engine
+from engine.external.kubernetes.kueue_objects import ClusterQueueSpec
+from engine.external.kubernetes.queue_mapping import with_rules
 from engine.model.commands import Cancel, SetPolicy, Submit
 from engine.model.errors import MusterError
 from engine.model.specs import (
     CellSpec,
     FlavorQuota,
-    KueueRules,
     NodeSpec,
     PoolSpec,
     PriorityClassSpec,
@@ -22,14 +25,11 @@ from engine.model.specs import (
 )
 from engine.scheduling.kueue_cycles import MAX_STOPS
 from tests.differential.kueue.lives import NODE_CPU, NODES, Life, LifeJob, LifeQueue, Step
+from tests.differential.kueue.objects import LifeObjects
 from tests.differential.kueue.verdicts import Verdict, Verdicts, without_end
 
 STEP_MS = 10_000
 AMPLE_CPU = 1_000
-RULES = {
-    "Never": "never", "LowerPriority": "lower_priority", "LowerOrNewerEqualPriority": "lower_or_newer_equal",
-    "Any": "any", "MayStopSearch": "stop", "TryNextFlavor": "try_next",
-}  # fmt: skip
 
 
 class MusterSide:
@@ -97,16 +97,19 @@ def cell(life: Life) -> CellSpec:
     return CellSpec(
         pools=pools,
         nodes=nodes,
-        queues=(*(QueueSpec(name=name, parent=life.cohorts[name]) for name in cohorts), *map(queue, life.queues)),
+        queues=(
+            *(QueueSpec(name=name, parent=life.cohorts[name]) for name in cohorts),
+            *(queue(life, each) for each in life.queues),
+        ),
         priority_classes=tuple(PriorityClassSpec(name=f"p{value}", value=value) for value in (0, 10, 20)),
     )
 
 
-def queue(spec: LifeQueue) -> QueueSpec:
+def queue(life: Life, spec: LifeQueue) -> QueueSpec:
     def limit(quantity: int | None) -> dict[str, int]:
         return {} if quantity is None else {"cpu_milli": 1000 * quantity}
 
-    return QueueSpec(
+    made = QueueSpec(
         name=spec.name,
         parent=spec.cohort,
         flavors=tuple(
@@ -118,15 +121,9 @@ def queue(spec: LifeQueue) -> QueueSpec:
             )
             for each in spec.flavors
         ),
-        reclaim=RULES[spec.reclaim],
-        kueue=KueueRules(
-            within_queue=RULES[spec.within],
-            borrow_within_cohort=RULES[spec.borrow_within],
-            borrow_max_priority=spec.max_priority,
-            when_can_borrow=RULES[spec.when_can_borrow],
-            when_can_preempt=RULES[spec.when_can_preempt],
-        ),
     )
+    objects = LifeObjects(life, "", "", pods=False)
+    return with_rules(made, msgspec.convert(objects.cluster_queue(spec)[1]["spec"], ClusterQueueSpec))
 
 
 def workload(job: LifeJob) -> WorkloadSpec:

@@ -71,7 +71,7 @@ class LifeObjects:
             ("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.space}}),
             *map(self._flavor, self.life.flavors),
             *(self._cohort(name, parent) for name, parent in self.life.cohorts.items()),
-            *map(self._cluster_queue, self.life.queues),
+            *map(self.cluster_queue, self.life.queues),
             *map(self._local_queue, self.life.queues),
         ]
 
@@ -88,7 +88,7 @@ class LifeObjects:
         spec = {"parentName": self.name(parent)} if parent else {}
         return _kueue("Cohort", "cohorts", self.name(cohort), spec=spec)
 
-    def _cluster_queue(self, queue: LifeQueue) -> Placed:
+    def cluster_queue(self, queue: LifeQueue) -> Placed:
         borrow: Object = {"policy": queue.borrow_within}
         if queue.max_priority is not None:
             borrow["maxPriorityThreshold"] = queue.max_priority

@@ -12,7 +12,7 @@ from engine.external.kubernetes.node_mapping import NodeMapping
 from engine.external.kubernetes.queue_mapping import QueueMapping
 from engine.external.kubernetes.resources import ResourceReader
 from engine.external.mirror_report import UnsupportedCounts
-from engine.model.specs import FlavorQuota, QueueSpec
+from engine.model.specs import FlavorQuota, KueueRules, QueueSpec
 
 
 def node(name: str, cpu: str = "96", memory: str = "768Gi", gpus: int = 8, **more: Any) -> KubernetesNode:
@@ -118,3 +118,22 @@ def test_cohorts_are_a_tree_and_a_circle_is_taken_apart() -> None:
     assert {found["cohort/a"].parent, found["cohort/b"].parent} != {"cohort/a", "cohort/b"}
     assert list(found).index("cohort/top") < list(found).index("cohort/c")
     assert any("circle" in each.text for each in left.all())
+
+
+def test_rules_of_a_queue_are_those_of_its_cluster_queue() -> None:
+    rules = {
+        "withinClusterQueue": "LowerOrNewerEqualPriority", "reclaimWithinCohort": "LowerPriority",
+        "borrowWithinCohort": {"policy": "LowerPriority", "maxPriorityThreshold": 5},
+    }  # fmt: skip
+    fungibility = {"whenCanBorrow": "TryNextFlavor", "whenCanPreempt": "MayStopSearch"}
+    given = of(
+        ClusterQueue, "a", queueingStrategy="StrictFIFO", preemption=rules, flavorFungibility=fungibility
+    )  # fmt: skip
+    found, left = queues_of([given, of(ClusterQueue, "b")], {})
+    assert (found["a"].order, found["a"].reclaim) == ("strict_fifo", "lower_priority")
+    assert found["a"].kueue == KueueRules(
+        within_queue="lower_or_newer_equal", borrow_within_cohort="lower_priority", borrow_max_priority=5,
+        when_can_borrow="try_next", when_can_preempt="stop",
+    )  # fmt: skip
+    assert (found["b"].reclaim, found["b"].kueue) == ("never", KueueRules())
+    assert not left.any

@@ -10,6 +10,8 @@ import pytest
 
 from engine.control import Engine
 from engine.external.kubernetes.names import node_id
+from engine.model.commands import SetPolicy, Submit
+from engine.model.specs import Policy, Resources, TaskGroup, WorkloadSpec
 from tests.support.kubernetes_cluster import Admin, KubernetesCluster, own, shared
 from tests.support.mirrored_kubernetes import (
     JOBS,
@@ -148,4 +150,50 @@ def test_a_mirror_that_comes_back_finds_what_changed_meanwhile(tmp_path: Path) -
             digest = cell.call(lambda engine: engine.state.digest())
         again = Engine.open(tmp_path / "cell.db", use_snapshot=False)
         assert again.state.digest() == digest
+        again.close()
+
+
+def test_a_fork_reclaims_and_preempts_as_kueue_then_does(cell: MirroredCell, admin: Admin, space: str) -> None:
+    """Work comes that needs what another queue borrows and what lower work of its own queue has. `easy` would have it
+    wait: its priority class preempts nobody."""
+    flavor, cohort, low = make_flavor(admin, f"{space}-f"), f"{space}-both", f"{space}-low"
+    rules = {"reclaimWithinCohort": "Any", "withinClusterQueue": "LowerPriority"}
+    owner = make_queue(admin, f"{space}-o", space, flavor, {"cpu": "8"}, cohortName=cohort, preemption=rules)
+    guest = make_queue(admin, f"{space}-g", space, flavor, {"cpu": "0"}, cohortName=cohort)
+    body = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass", "metadata": {"name": low}}
+    admin.do("POST", f"{QUEUES}/workloadpriorityclasses", body | {"value": -10})
+    borrows = make_job(admin, space, "borrows", guest, {"cpu": "4"})
+    lower = make_job(admin, space, "lower", owner, {"cpu": "4"}, priority=low)
+    until(lambda: {cell.state_of(borrows), cell.state_of(lower)} == {"running"})
+    urgent = WorkloadSpec(
+        id="urgent", queue=owner, priority_class="priority-0", tenant=space,
+        groups=(TaskGroup(count=2, request=Resources(cpu_milli=4000)),),
+    )  # fmt: skip
+
+    def foretold(policy: Policy | None) -> list[str]:
+        fork: Engine = cell.call(lambda engine: engine.fork())
+        if policy is not None:
+            fork.command(SetPolicy(policy=policy))
+        fork.command(Submit(workloads=(urgent,)))
+        fork.advance(fork.now_ms + 1)
+        return [_settled(fork.workload(name).state) for name in ("urgent", borrows, lower)]
+
+    assert foretold("easy") == ["waits", "has nodes", "has nodes"]
+    assert foretold(None) == ["has nodes", "waits", "waits"]
+    came = make_job(admin, space, "urgent", owner, {"cpu": "4"}, pods=2)
+    until(lambda: [_settled(cell.state_of(name)) for name in (came, borrows, lower)] == ["has nodes", "waits", "waits"])
+
+
+def _settled(state: str) -> str:
+    return "has nodes" if state in ("placed", "running") else "waits"
+
+
+def test_without_kueue_forks_go_by_easy(cluster: KubernetesCluster, tmp_path: Path) -> None:
+    """A cell that followed Kueue, and no longer does. Its policy is in its journal."""
+    journal = tmp_path / "cell.db"
+    for kueue, policy in ((True, "kueue"), (False, "easy")):
+        with mirrored(cluster, journal, kueue=kueue) as cell:
+            assert cell.call(lambda engine: engine.state.policy) == policy
+        again = Engine.open(journal)
+        assert again.state.policy == policy
         again.close()
