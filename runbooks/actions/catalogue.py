@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from engine.model.errors import SpecError
-from runbooks.actions import cell, nodes, queues, slurm, workloads
+from runbooks.actions import cell, nodes, queues, slurm, taints, workloads
 from runbooks.actions.declaration import LIVE, Action
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ CATALOG: Mapping[str, Action] = {
     row.name: row
     for row in (
         *workloads.ACTIONS, *nodes.NODE_ACTIONS, *queues.ACTIONS, *cell.CELL_ACTIONS, *nodes.POOL_ACTIONS,
-        *cell.BUDGET_ACTIONS, *cell.NOTICE_ACTIONS, *slurm.ACTIONS,
+        *cell.BUDGET_ACTIONS, *cell.NOTICE_ACTIONS, *slurm.ACTIONS, *taints.ACTIONS,
     )
 }  # fmt: skip
 """Name -> declaration, in the order of tables, of the help and of a model's schema."""

@@ -2,7 +2,8 @@
 
 An `Action` says everything that is known of one action: its words, its parameters, its risk, the engine command that it
 becomes, how the effect is seen, and how it is taken back. Shell, console, runbooks, models, catalogue and manual are
-made from it. The declarations are in `cell`, `nodes`, `queues`, `slurm` and `workloads`; look one up by
+made from it. The declarations are in `cell`, `nodes`, `queues`, `slurm`, `taints` and
+`workloads`; look one up by
 `runbooks.actions.catalogue`.
 
 Tiers: T0 tells somebody, T1 can be taken back, T2 disrupts, T3 is hard to undo. A declared tier is a floor: targets can
@@ -333,8 +334,8 @@ class Action:
     `asks` for, on which `nodes` it is."""
     of_cell: bool = False
     """It acts on the cell as a whole, and can be verified by that."""
-    only_outside: bool = False
-    """It is for cells that another scheduler decides on: there is no such thing where Muster does."""
+    only_outside: str = ""
+    """Given for what only cells have that another scheduler decides on: what to do where Muster does."""
 
     # -- how risky it is
     tier: Tier

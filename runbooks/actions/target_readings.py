@@ -379,6 +379,7 @@ def read_nodes(engine: Engine, ids: Sequence[str]) -> dict[str, Target]:
             pool=node.pool,
             gpu_milli=node.capacity.get("gpu_milli", 0),
             work=tuple(work for work, _ in node.workloads),
+            taints=engine.state.capacity.taints_of(engine.state.capacity.row_of[id_]),
         )
     return found
 
@@ -442,23 +443,24 @@ def is_outside(engine: Engine) -> bool:
 def refuse_impossible(engine: Engine, acts: Iterable[Act]) -> None:
     """Raises RefusedError naming every action that cannot be asked of whoever decides."""
     found: dict[str, None] = {}
+    by = engine.state.settings.decided_by
     for act in acts:
         row = catalogue.find(act.action)
-        if row.only_outside and engine.state.settings.decided_by == "muster":
-            found[f"{act.action}: Muster schedules this cell itself"] = None
+        if row.only_outside and by == "muster":
+            raise RefusedError(
+                f"not possible in this cell: {act.action}: Muster schedules this cell itself", row.only_outside
+            )
         elif is_outside(engine) and row.command:
             catalogue.check(act)
-            why = why_not(
-                type(row.express_act(act)), by=engine.state.settings.decided_by, acts=engine.acts, lacks=engine.lacks
-            )
+            why = why_not(type(row.express_act(act)), by=by, acts=engine.acts, lacks=engine.lacks)
             if why:
                 found[f"{act.action}: {why}"] = None
-            elif act.queue is not None and engine.state.settings.decided_by == "kubernetes":
+            elif act.queue is not None and by == "kubernetes":
                 from engine.external.kubernetes.queue_quotas import refuse_other_fields
 
                 refuse_other_fields(act.queue.was, act.queue.to)
     if found:
-        raise RefusedError(f"not possible in this cell: {'; '.join(found)}", "muster slurm mirror shows what is")
+        raise RefusedError(f"not possible in this cell: {'; '.join(found)}", f"muster {by} mirror shows what is")
 
 
 def carried(engine: Engine, acts: Iterable[Act]) -> tuple[str, ...]:

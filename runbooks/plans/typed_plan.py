@@ -30,7 +30,7 @@ from engine.model.commands import MAX_EVIDENCE
 from engine.model.errors import RefusedError, SpecError
 from engine.model.queries import PoolSize
 from engine.model.spec_parts import MAX_POOL_NODES, Autoscaling
-from engine.model.specs import MAX_QUANTITY, BudgetSpec, Policy, QueueSpec, ReservationSpec, check_id
+from engine.model.specs import MAX_QUANTITY, BudgetSpec, Policy, QueueSpec, ReservationSpec, Taint, check_id
 from runbooks.plans.checks import Check
 from runbooks.plans.identity import Kind
 
@@ -41,7 +41,7 @@ ActionName = Literal[
     "set_price", "set_budget", "remove_budget", "approve_spending",
     "set_scaling", "set_targets", "set_autoscaling",
     "preempt", "move", "set_priority", "scale_pool", "canary", "notify", "open_review",
-    "set_qos", "set_job_priority", "power_up", "power_down",
+    "set_qos", "set_job_priority", "power_up", "power_down", "taint", "untaint",
 ]  # fmt: skip
 Tier = Literal["T0", "T1", "T2", "T3"]
 """T0 tells somebody, T1 can be taken back, T2 disrupts, T3 is hard to undo."""
@@ -173,6 +173,8 @@ class Act(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Given exactly for canary."""
     note: Note | None = None
     """Given exactly for notify and open_review."""
+    taint: Taint | None = None
+    """Given exactly for taint and untaint."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,6 +201,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """What a queue has."""
     reservation: ReservationSpec | None = None
     """What a reservation that is made keeps."""
+    taints: tuple[Taint, ...] = ()
+    """Those that a node has."""
     nodes: tuple[str, ...] = ()
     """Nodes that a bound workload is on, as many as the engine tells."""
     holds: tuple[tuple[str, int], ...] = ()

@@ -136,7 +136,9 @@ LINES = {
     "move": "wl-000003 --to research/eval", "set-priority": "wl-000003 wl-000005 --to high", "scale-pool": "gpu 12",
     "canary": "research/train --order fair --window 4h --worst-percent 120 --least-starts 5",
     "set-qos": "wl-000003 --to high", "set-job-priority": "wl-000003 --to 5000", "power-up": "node-00000",
-    "power-down": "node-00000", "notify": "ops --text 'the pool is short'", "open-review": "P-7 --text 'why twice?'",
+    "power-down": "node-00000", "taint": "node-00000 --taint repair=psu:NoSchedule",
+    "untaint": "node-00000 --taint repair=psu:NoSchedule",
+    "notify": "ops --text 'the pool is short'", "open-review": "P-7 --text 'why twice?'",
 }  # fmt: skip
 MOVED = "wl-000000"
 """What makes room in a consolidation: that is what the plan names, not what starts."""

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.model.errors import SpecError
-from engine.model.specs import ID_PATTERN, MAX_QUANTITY, QueueSpec, ReservationSpec
+from engine.model.specs import ID_PATTERN, MAX_QUANTITY, QueueSpec, ReservationSpec, Taint
 from runbooks.actions import catalogue
 from runbooks.actions.catalogue import CATALOG
 from runbooks.plans.checks import Check
@@ -211,6 +211,7 @@ GIVEN: dict[str, Any] = {
     "nodes": 0,
     "canary": Canary(order="fair", window_ms=3_600_000),
     "note": Note(text="words"),
+    "taint": Taint(key="repair"),
 }  # fmt: skip
 
 

@@ -15,9 +15,10 @@ from engine.control import Engine
 from engine.model import commands as cmd
 from engine.model import external_cells as seen
 from engine.model.errors import RefusedError, SpecError
-from engine.model.specs import NodeSpec, QueueSpec
+from engine.model.specs import NodeSpec, PoolSpec, QueueSpec, Resources, Taint
 from engine.state.external_cell import Intent, Phase
 from runbooks.actions import catalogue, target_readings, wording
+from runbooks.actions.taints import read_taint
 from runbooks.actions.wording import inverse_of
 from runbooks.gate.approval_policy import SOLO
 from runbooks.plans.typed_plan import Act, QueueChange, Target
@@ -232,3 +233,72 @@ def test_an_intent_is_found_though_an_older_one_was_settled_after_it() -> None:
     found = target_readings.intent_of(engine, act, 1500)
     assert found is not None
     assert found.number == ours
+
+
+def kubernetes_node(*taints: Taint) -> seen.NodeSeen:
+    return seen.NodeSeen(node=NodeSpec(id="n0", pool="p", taints=taints), standing="ready")
+
+
+def kubernetes_cell() -> Engine:
+    pool = PoolSpec(name="p", capacity=Resources(cpu_milli=8000, memory_mib=64_000))
+    engine = Engine.open(None, cell=msgspec.structs.replace(CELL, pools=(pool,), nodes=(NodeSpec(id="n0", pool="p"),)))
+    engine.acts = True
+    return engine
+
+
+def carry(engine: Engine, person: Person, *taints: Taint) -> cmd.TaintNodes:
+    """What the one open intent asks for, done in Kubernetes and seen since."""
+    (left,) = engine.state.intents.open.values()
+    engine.command(cmd.SettleIntents(changes=(cmd.IntentChange(number=left.number, phase=Phase.DONE),)))
+    engine.command(cmd.Observe(seen=(kubernetes_node(*taints),)))
+    person.gate.tick()
+    return msgspec.msgpack.decode(left.command, type=cmd.TaintNodes)
+
+
+def test_a_taint_goes_through_the_gate_and_back() -> None:
+    engine = kubernetes_cell()
+    person = Person(gate_of(engine, SOLO))
+    repair = Taint(key="repair", value="psu")
+    shown = person.propose("taint", ["n0"], "power work", taint=repair)
+    assert shown.plan.steps[0].rollback == (Act(action="untaint", targets=("n0",), taint=repair),)
+    person.approve(shown.id, shown.plan.digest())
+    assert carry(engine, person, repair) == cmd.TaintNodes(ids=("n0",), taint=repair)
+    assert person.gate.proposal(shown.id).state == "verified"
+    with pytest.raises(RefusedError, match=r"n0 has repair=psu:NoSchedule"):
+        person.propose("taint", ["n0"], taint=Taint(key="repair", value="fan"))
+    person.gate.rollback(person.actor, shown.id, "mended")
+    assert carry(engine, person) == cmd.TaintNodes(ids=("n0",), taint=repair, remove=True)
+    assert person.gate.proposal(shown.id).state == "rolled_back"
+    with pytest.raises(RefusedError, match=r"n0 without repair=psu:NoSchedule"):
+        person.propose("untaint", ["n0"], taint=repair)
+
+
+def test_a_taint_is_refused_by_name_where_there_are_none() -> None:
+    act = Act(action="taint", targets=("n0",), taint=Taint(key="repair"))
+    with pytest.raises(RefusedError, match=r"taint: Muster schedules this cell itself\. Cordon, drain or reserve"):
+        target_readings.refuse_impossible(Engine.open(None), [act])
+    with pytest.raises(RefusedError, match="taint: Slurm has no taints: drain the node, or reserve it"):
+        target_readings.refuse_impossible(outside_cell(), [act])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("repair=psu:NoSchedule-", "Use untaint"),
+        ("repair:NoExecute", "Drain the nodes instead"),
+        ("repair=psu", "is not KEY"),
+        (":NoSchedule", "is not KEY"),
+        ("node.kubernetes.io/not-ready:NoSchedule", "by Kubernetes"),
+        ("a b:NoSchedule", "taint"),
+    ],
+)
+def test_what_is_no_taint_is_refused(text: str, told: str) -> None:
+    with pytest.raises(SpecError, match=told):
+        read_taint(text)
+
+
+def test_a_taint_is_written_as_kubectl_writes_it() -> None:
+    assert [read_taint(text).label for text in ("a=b:NoSchedule", "x.io/a:PreferNoSchedule")] == [
+        "a=b:NoSchedule",
+        "x.io/a:PreferNoSchedule",
+    ]
