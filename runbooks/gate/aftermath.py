@@ -43,12 +43,13 @@ from runbooks.plans.amounts import span
 from runbooks.plans.checks import Verdict
 from runbooks.plans.identity import SYSTEM, WHOLE, Actor, Scope
 from runbooks.plans.queries import MIN_REASON, IntentAnswer, IntentDetail
-from runbooks.plans.typed_plan import Act, Origin, Party, Plan, Request, Step, StepRequest, Tier
+from runbooks.plans.typed_plan import Act, Origin, Party, Plan, QueueChange, Request, Step, StepRequest, Tier
 
 if TYPE_CHECKING:
     from engine.control import Engine
     from engine.journal.event_journal import Beside
     from engine.model.commands import Receipt
+    from engine.state.cell_state import State
     from runbooks.gate.approval_gate import Gate
 
 
@@ -399,7 +400,7 @@ def detail(engine: Engine, gate: Gate, number: int) -> tuple[IntentDetail, Inten
         proposal=left[0].id if left else "",
         by=left[0].author if left else "",
         agreed=votes,
-        act=act_of(command),
+        act=act_of(command, engine.state),
     ), intent
 
 
@@ -419,11 +420,18 @@ def wants(command: cmd.AnyCommand) -> tuple[str, ...]:
     return (f"to {act.to}",) if act.to else ()
 
 
-def act_of(command: cmd.AnyCommand) -> Act | None:
-    """The act that comes to the same command; None where there is none."""
+def act_of(command: cmd.AnyCommand, state: State | None = None) -> Act | None:
+    """The act that comes to the same command; None where there is none. Of a change of a queue that is one from what
+    the queue has in `state`, so there is none without it."""
     action = catalogue.of_command(type(command))
     if action is None:
         return None
+    if isinstance(command, cmd.ChangeQueue):
+        row = None if state is None else state.queues.row_of.get(command.queue.name)
+        if state is None or row is None:
+            return None
+        change = QueueChange(was=state.queues.specs[row], to=command.queue, over=command.over)
+        return Act(action=action, targets=(command.queue.name,), queue=change)
     if isinstance(command, cmd.Reserve):
         return Act(action=action, targets=(command.reservation.name,), reservation=command.reservation)
     to = next((str(getattr(command, field)) for field in GIVEN if hasattr(command, field)), "")

@@ -18,7 +18,7 @@ from engine.model import commands as cmd
 from engine.model import external_cells as seen
 from engine.model.commands import CARRIED
 from engine.model.errors import NotFoundError, RefusedError, SpecError
-from engine.model.specs import ReservationSpec, RunSpec
+from engine.model.specs import QueueSpec, ReservationSpec, RunSpec
 from engine.state.external_cell import Phase
 from runbooks.audit.log import record_table
 from runbooks.gate import aftermath
@@ -235,14 +235,16 @@ ACTS = (
     cmd.Uncordon(ids=("n",)), cmd.Drain(ids=("n",)), cmd.HoldQueues(names=("q",)), cmd.DrainQueues(names=("q",)),
     cmd.OpenQueues(names=("q",)), cmd.Unreserve(names=("r",)), cmd.PowerUp(ids=("n",)), cmd.PowerDown(ids=("n",)),
     cmd.Reserve(reservation=ReservationSpec(name="r", nodes=("n",), start_ms=1_000, end_ms=2_000)),
+    cmd.ChangeQueue(queue=QueueSpec(name="root", weight=2)),
 )  # fmt: skip
 
 
 def test_every_act_that_is_carried_can_be_proposed_once_more() -> None:
     from runbooks.actions import catalogue
 
+    state = outside_cell().state
     for command in ACTS:
-        act = aftermath.act_of(command)
+        act = aftermath.act_of(command, state)
         assert act is not None, command
         assert catalogue.command(act) == command
     carried = {kind for each in CARRIED.values() for kind in each}
