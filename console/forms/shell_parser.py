@@ -9,10 +9,8 @@ from __future__ import annotations
 import argparse
 import re
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, NoReturn
-
-from engine.model.errors import nearest
 
 MAX_CHOICES = 12
 """Longest list of choices in an error: nobody reads a hundred commands to find the one they meant."""
@@ -123,7 +121,7 @@ class ShellParser(argparse.ArgumentParser):
         known = [option for action in self._actions for option in action.option_strings if option.startswith("--")]
         if not name.startswith("-"):
             self.error(f"unexpected argument {_quoted(name)}")
-        near = nearest(name, known, ALIKE)
+        near = _nearest(name, known, ALIKE)
         self.error(f"there is no option {_quoted(name)}" + (f"; did you mean {near}?" if near else ""))
 
     def error(self, message: str) -> NoReturn:
@@ -148,7 +146,7 @@ class ShellParser(argparse.ArgumentParser):
         if isinstance(action, LateCommands):
             self.exit(2, wrong_command(self, str(value)))
         choices = [str(choice) for choice in action.choices]
-        near = nearest(str(value), choices)
+        near = _nearest(str(value), choices)
         hint = f"; did you mean {near}?" if near else ""
         if not near and len(choices) <= MAX_CHOICES:
             hint = f"; choose from {', '.join(choices)}"
@@ -301,15 +299,21 @@ def _quoted(text: str) -> str:
 # -- what was meant ---------------------------------------------------------------------------------------------------
 
 
+def _nearest(typed: str, known: Iterable[str], likeness: float = 0.6) -> str:
+    from engine.model.errors import nearest  # a right command does without the engine
+
+    return nearest(typed, known, likeness)
+
+
 def wrong_command(parser: ShellParser, typed: str) -> str:
     """The error for a word that is no command below the parser: the nearest that is, or the commands it may stand
     for."""
     within = parser.prog.partition(" ")[2]
     wrong = f"muster: There is no command {_quoted(f'{within} {typed}'.strip())}."
-    near = nearest(typed, parser.below, ALIKE)
+    near = _nearest(typed, parser.below, ALIKE)
     elsewhere = [] if within and near else meant(parser.root, typed, loosely=not near)
     if elsewhere:
-        alike = nearest(typed, [word for word in parser.below if not parser.command(word).below], VERY_ALIKE)
+        alike = _nearest(typed, [word for word in parser.below if not parser.command(word).below], VERY_ALIKE)
         lines = [f"muster {' '.join(words)}" for words in ([(alike,)] if alike else []) + elsewhere]
         return "\n".join([wrong, *(f"  {'Or: ' if i else 'Use:'} {line}" for i, line in enumerate(lines)), ""])
     hint = f" Did you mean {_quoted(f'{within} {near}'.strip())}?" if near else ""
@@ -324,7 +328,7 @@ def meant(root: ShellParser, typed: str, *, loosely: bool) -> list[tuple[str, ..
     every = [(words, made) for words, made in root.commands() if len(words) > 1]
     found = [(words, made) for words, made in every if typed in _names(words, made)]
     if loosely and not found:
-        near = nearest(typed, {name for words, made in every for name in _names(words, made)}, ALIKE)
+        near = _nearest(typed, {name for words, made in every for name in _names(words, made)}, ALIKE)
         found = [(words, made) for words, made in every if near in _names(words, made)]
     if loosely and not found:
         found = [(words, made) for words, made in root.commands() if _tells_of(made, typed)]
