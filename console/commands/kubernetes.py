@@ -14,12 +14,12 @@ import msgspec
 from console.commands.show import tell_lines, write_json, write_lines
 from console.text.plain_tables import facts, table
 from console.text.terminal_text import printable
-from engine.external.kubernetes.capabilities import KubernetesCapabilities, capabilities
-from engine.external.kubernetes.kinds import KINDS, ObjectKind
-from engine.external.kubernetes.kubeconfig import reach_of
-from engine.external.kubernetes.observation import ClusterObservation
-from engine.external.kubernetes.reflector import ChangeBatch, ObjectChange, Reflector, ReflectorReport
-from engine.external.kubernetes.transport import KubernetesTransport
+from engine.external.kubernetes_api.capabilities import KubernetesCapabilities, capabilities
+from engine.external.kubernetes_api.kinds import KINDS, ObjectKind
+from engine.external.kubernetes_api.kubeconfig import reach_of
+from engine.external.kubernetes_api.observation import ClusterObservation
+from engine.external.kubernetes_api.reflector import ChangeBatch, ObjectChange, Reflector, ReflectorReport
+from engine.external.kubernetes_api.transport import KubernetesTransport
 from engine.model.errors import MusterError, NotFoundError, RefusedError
 from engine.model.quantities import duration_ms
 

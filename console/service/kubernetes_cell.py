@@ -18,9 +18,9 @@ from engine.model.errors import MusterError, NotFoundError, RefusedError
 
 if TYPE_CHECKING:
     from engine.executors.task_files import OutputPart, OutputRequest
-    from engine.external.kubernetes.capabilities import KubernetesCapabilities
     from engine.external.kubernetes.cluster_mirror import ClusterWatch
-    from engine.external.kubernetes.reflector import ReflectorReport
+    from engine.external.kubernetes_api.capabilities import KubernetesCapabilities
+    from engine.external.kubernetes_api.reflector import ReflectorReport
     from engine.external.kubernetes_carrier import KubernetesDriver
     from engine.loop import EngineLoop
     from engine.model.external_cells import FarLook
@@ -55,8 +55,8 @@ class KubernetesCell:
     def __init__(self, loop: EngineLoop, at: KubernetesAt, folder: Path | None = None) -> None:
         """`folder`: of the cell, for patch files. Raises SpecError and RefusedError where the kubeconfig is not to be
         used."""
-        from engine.external.kubernetes.kubeconfig import reach_of
-        from engine.external.kubernetes.transport import KubernetesTransport
+        from engine.external.kubernetes_api.kubeconfig import reach_of
+        from engine.external.kubernetes_api.transport import KubernetesTransport
 
         reach = reach_of(
             os.environ, file=at.kubeconfig, context=at.context, in_cluster=at.in_cluster, insecure=at.insecure
@@ -98,9 +98,9 @@ class KubernetesCell:
         self._line.close()
 
     def _begin(self) -> None:
-        from engine.external.kubernetes.capabilities import capabilities
         from engine.external.kubernetes.cluster_mirror import ClusterWatch
-        from engine.external.kubernetes.kinds import KUEUE
+        from engine.external.kubernetes_api.capabilities import capabilities
+        from engine.external.kubernetes_api.kinds import KUEUE
 
         while not self._stopping.is_set():
             try:

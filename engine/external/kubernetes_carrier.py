@@ -32,7 +32,7 @@ from engine.external.intent_carrier import (
 )
 from engine.external.kubernetes.acting import PatchFiles, lacks_of, rehearse, ways_of
 from engine.external.kubernetes.change_requests import ChangeApi, ChangeRequest, ChangeStep, StepReading, look, steps_of
-from engine.external.kubernetes.errors import (
+from engine.external.kubernetes_api.errors import (
     EvictionBlocked,
     KubernetesDenied,
     KubernetesGone,
@@ -40,7 +40,7 @@ from engine.external.kubernetes.errors import (
     KubernetesStale,
     KubernetesUnavailable,
 )
-from engine.external.kubernetes.transport import KubernetesTransport
+from engine.external.kubernetes_api.transport import KubernetesTransport
 from engine.external.observed_changes import new_token
 from engine.loop import EngineLoop
 from engine.model import commands as cmd

@@ -434,6 +434,8 @@ def act_of(command: cmd.AnyCommand, state: State | None = None) -> Act | None:
         return Act(action=action, targets=(command.queue.name,), queue=change)
     if isinstance(command, cmd.Reserve):
         return Act(action=action, targets=(command.reservation.name,), reservation=command.reservation)
+    if isinstance(command, cmd.TaintNodes):
+        return Act(action="untaint" if command.remove else "taint", targets=command.ids, taint=command.taint)
     to = next((str(getattr(command, field)) for field in GIVEN if hasattr(command, field)), "")
     act = Act(action=action, targets=subjects_of(command), to=to)
     return act if catalogue.command(act) == command else None

@@ -34,9 +34,9 @@ from kubernetes_cluster import KubernetesCluster, own
 from kubernetes_room import KueueQueue
 
 from engine.control import Engine
-from engine.external.kubernetes.kubeconfig import reach_of
 from engine.external.kubernetes.names import workload_id
-from engine.external.kubernetes.transport import KubernetesTransport
+from engine.external.kubernetes_api.kubeconfig import reach_of
+from engine.external.kubernetes_api.transport import KubernetesTransport
 from engine.external.kubernetes_carrier import KubernetesDriver
 from engine.external.observed_changes import new_intent
 from engine.loop import EngineLoop

@@ -22,13 +22,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from engine.external.kubernetes.core_objects import KubernetesObject
-from engine.external.kubernetes.kinds import KINDS
-from engine.external.kubernetes.kubeconfig import KubernetesCluster, KubernetesUser, Reach, reach_of
-from engine.external.kubernetes.listing import KindReader
-from engine.external.kubernetes.observation import ClusterObservation
-from engine.external.kubernetes.reflector import ChangeBatch, Reflector
-from engine.external.kubernetes.transport import KubernetesTransport
+from engine.external.kubernetes_api.core_objects import KubernetesObject
+from engine.external.kubernetes_api.kinds import KINDS
+from engine.external.kubernetes_api.kubeconfig import KubernetesCluster, KubernetesUser, Reach, reach_of
+from engine.external.kubernetes_api.listing import KindReader
+from engine.external.kubernetes_api.observation import ClusterObservation
+from engine.external.kubernetes_api.reflector import ChangeBatch, Reflector
+from engine.external.kubernetes_api.transport import KubernetesTransport
 from tests.support.scripted_kubernetes import Answer, Query, ScriptedKubernetes, event, initial_end
 
 BY_NAME = {kind.resource: kind for kind in KINDS}

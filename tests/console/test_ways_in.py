@@ -47,7 +47,7 @@ CALLERS = {
 MAKERS = {
     **{
         f"runbooks/actions/{subject}.py": "what its actions come to"
-        for subject in ("declaration", "workloads", "queues", "cell", "nodes", "slurm")
+        for subject in ("declaration", "workloads", "queues", "cell", "nodes", "taints", "slurm")
     },
     "runbooks/gate/aftermath.py": "a person's word on an intent in doubt: `AnswerIntent` alone",
     "engine/executors/agent_reports.py": "agents of nodes",

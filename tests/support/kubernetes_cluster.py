@@ -23,9 +23,9 @@ import httpx
 import msgspec
 import pytest
 
-from engine.external.kubernetes.credentials import authority_of
-from engine.external.kubernetes.kubeconfig import Reach, reach_of
-from engine.external.kubernetes.transport import KubernetesTransport
+from engine.external.kubernetes_api.credentials import authority_of
+from engine.external.kubernetes_api.kubeconfig import Reach, reach_of
+from engine.external.kubernetes_api.transport import KubernetesTransport
 from tests.support.cutting_proxy import CuttingProxy
 from tests.support.patience import PATIENCE_S
 from tests.support.process_shared import shared_by_processes

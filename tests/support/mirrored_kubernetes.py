@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from engine.control import Engine
-from engine.external.kubernetes.capabilities import capabilities
 from engine.external.kubernetes.cluster_mirror import ClusterWatch
-from engine.external.kubernetes.kinds import KUEUE
 from engine.external.kubernetes.names import workload_id
+from engine.external.kubernetes_api.capabilities import capabilities
+from engine.external.kubernetes_api.kinds import KUEUE
 from engine.model.specs import CellSpec, Settings, WorkloadState
 from engine.state.invariants import faults_of
 from tests.support.kubernetes_cluster import Admin, KubernetesCluster

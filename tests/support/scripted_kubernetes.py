@@ -16,8 +16,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
-from engine.external.kubernetes.kubeconfig import KubernetesCluster, KubernetesUser, Reach
-from engine.external.kubernetes.transport import KubernetesTransport
+from engine.external.kubernetes_api.kubeconfig import KubernetesCluster, KubernetesUser, Reach
+from engine.external.kubernetes_api.transport import KubernetesTransport
 from tests.support.patience import PATIENCE_S
 
 Query = dict[str, str]

@@ -1,3 +1,3 @@
-"""Kubernetes as it is reached from outside: the kubeconfig, a thin client of its own, and objects as they are listed
-and watched; nothing here knows a cell. It imports `engine.model` and the cutter of long lists beside it. Start at
-`observation`, then read `reflector`."""
+"""A cell that Kubernetes with Kueue decides: its objects become what the cell is said to have, and approved changes
+become requests to the API server. It imports the way to that server beside it, `engine.external.kubernetes_api`, and
+what the rooms of all outside schedulers share. Start at `cluster_mirror`, then read `acting`."""

@@ -9,11 +9,11 @@ from typing import Literal
 
 import msgspec
 
-from engine.external.kubernetes.capabilities import is_allowed
 from engine.external.kubernetes.change_requests import ChangeApi, ChangeRequest, ChangeStep, look, steps_of
-from engine.external.kubernetes.errors import EvictionBlocked, KubernetesStale
 from engine.external.kubernetes.job_manifests import APPLIED_MARK, MARK
-from engine.external.kubernetes.transport import KubernetesTransport
+from engine.external.kubernetes_api.capabilities import is_allowed
+from engine.external.kubernetes_api.errors import EvictionBlocked, KubernetesStale
+from engine.external.kubernetes_api.transport import KubernetesTransport
 from engine.model import commands as cmd
 from engine.model.errors import MusterError, RefusedError
 

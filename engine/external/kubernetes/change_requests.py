@@ -18,11 +18,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from engine.external.kubernetes.errors import KubernetesGone, KubernetesUnreadable
 from engine.external.kubernetes.job_manifests import APPLIED_MARK, MARK, PRIORITY, job_manifest, job_name
 from engine.external.kubernetes.names import QueueName, node_name, queue_name, workload_name
 from engine.external.kubernetes.queue_quotas import changed_groups
-from engine.external.kubernetes.transport import KubernetesTransport
+from engine.external.kubernetes_api.errors import KubernetesGone, KubernetesUnreadable
+from engine.external.kubernetes_api.transport import KubernetesTransport
 from engine.model import commands as cmd
 from engine.model.errors import RefusedError
 from engine.model.external_cells import StepStanding

@@ -19,17 +19,17 @@ import msgspec
 
 from engine.control import Engine
 from engine.external.kubernetes.cluster_tables import ClusterTables, TableChanges
-from engine.external.kubernetes.kinds import KUEUE, ObjectKind
-from engine.external.kubernetes.kueue_objects import Workload
 from engine.external.kubernetes.model_comparison import ModelComparison
 from engine.external.kubernetes.names import node_id, workload_id
 from engine.external.kubernetes.node_mapping import NodeMapping
-from engine.external.kubernetes.observation import ClusterObservation
 from engine.external.kubernetes.queue_mapping import QueueMapping
-from engine.external.kubernetes.reflector import ReflectorReport
-from engine.external.kubernetes.resources import ResourceReader
-from engine.external.kubernetes.transport import KubernetesTransport
 from engine.external.kubernetes.workload_mapping import ENDS, NOT_READ, ClusterFacts, PodRecord, WorkloadMapping
+from engine.external.kubernetes_api.kinds import KUEUE, ObjectKind
+from engine.external.kubernetes_api.kueue_objects import Workload
+from engine.external.kubernetes_api.observation import ClusterObservation
+from engine.external.kubernetes_api.reflector import ReflectorReport
+from engine.external.kubernetes_api.resources import ResourceReader
+from engine.external.kubernetes_api.transport import KubernetesTransport
 from engine.external.mirror_passes import AT_ONCE, Call, MirrorPass, live_of, observe
 from engine.external.mirror_report import LeftOut, UnsupportedCounts
 from engine.model import external_cells as seen

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from engine.external.kubernetes.core_objects import KubernetesJob, KubernetesNode, KubernetesPod
-from engine.external.kubernetes.kueue_objects import Workload
 from engine.external.kubernetes.names import node_id
-from engine.external.kubernetes.reflector import ChangeBatch, ObjectChange
-from engine.external.kubernetes.resources import ResourceReader
 from engine.external.kubernetes.workload_mapping import PodRecord, condition_is
+from engine.external.kubernetes_api.core_objects import KubernetesJob, KubernetesNode, KubernetesPod
+from engine.external.kubernetes_api.kueue_objects import Workload
+from engine.external.kubernetes_api.reflector import ChangeBatch, ObjectChange
+from engine.external.kubernetes_api.resources import ResourceReader
 from engine.external.mirror_report import UnsupportedCounts
 from engine.model.external_cells import NodeLoadSeen
 from engine.model.specs import RESOURCES, Resources

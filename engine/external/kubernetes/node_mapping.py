@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from engine.external.kubernetes.core_objects import KubernetesNode, KubernetesTaint
-from engine.external.kubernetes.kueue_objects import ResourceFlavor, Topology
 from engine.external.kubernetes.names import node_id
-from engine.external.kubernetes.resources import MIG_SLICES, SHARED, ResourceReader
+from engine.external.kubernetes_api.core_objects import KubernetesNode, KubernetesTaint
+from engine.external.kubernetes_api.kueue_objects import ResourceFlavor, Topology
+from engine.external.kubernetes_api.resources import MIG_SLICES, SHARED, ResourceReader
 from engine.external.mirror_report import UnsupportedCounts
 from engine.model import external_cells as seen
 from engine.model.specs import ID_PATTERN, MAX_DEVICES, MAX_LABELS, Level, NodeSpec, PoolSpec, Resources, Taint

@@ -13,7 +13,8 @@ from typing import Literal
 
 import msgspec
 
-from engine.external.kubernetes.kueue_objects import (
+from engine.external.kubernetes.names import cluster_queue_id, cohort_id
+from engine.external.kubernetes_api.kueue_objects import (
     ClusterQueue,
     ClusterQueueSpec,
     Cohort,
@@ -21,8 +22,7 @@ from engine.external.kubernetes.kueue_objects import (
     ResourceGroup,
     ResourceQuotas,
 )
-from engine.external.kubernetes.names import cluster_queue_id, cohort_id
-from engine.external.kubernetes.resources import ResourceReader, number
+from engine.external.kubernetes_api.resources import ResourceReader, number
 from engine.external.mirror_report import UnsupportedCounts
 from engine.model import external_cells as seen
 from engine.model.specs import RESOURCES, FlavorQuota, KueueRules, QueueSpec

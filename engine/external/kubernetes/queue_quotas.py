@@ -10,7 +10,7 @@ import copy
 from decimal import Decimal
 from typing import Any
 
-from engine.external.kubernetes.resources import CPU, GPU, ResourceReader, number
+from engine.external.kubernetes_api.resources import CPU, GPU, ResourceReader, number
 from engine.model.errors import RefusedError, SpecError
 from engine.model.specs import RESOURCES, FlavorQuota, QueueSpec
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from engine.external.kubernetes.core_objects import Condition
-from engine.external.kubernetes.kueue_objects import Workload
 from engine.external.kubernetes.workload_mapping import PodRecord, phase_of
+from engine.external.kubernetes_api.core_objects import Condition
+from engine.external.kubernetes_api.kueue_objects import Workload
 from engine.external.mirror_report import Mirrored, SchedulerVoice
 
 KUEUE, SCHEDULER = "Kueue", "kube-scheduler"

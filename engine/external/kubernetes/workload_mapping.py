@@ -14,8 +14,11 @@ from datetime import datetime
 
 import msgspec
 
-from engine.external.kubernetes.core_objects import Condition, KubernetesToleration
-from engine.external.kubernetes.kueue_objects import (
+from engine.external.kubernetes.names import cluster_queue_id, local_queue_id, workload_id
+from engine.external.kubernetes.node_mapping import HOSTNAME, fits, ident
+from engine.external.kubernetes.queue_mapping import QueueMapping
+from engine.external.kubernetes_api.core_objects import Condition, KubernetesToleration
+from engine.external.kubernetes_api.kueue_objects import (
     ClusterQueue,
     LocalQueue,
     PodSet,
@@ -23,10 +26,7 @@ from engine.external.kubernetes.kueue_objects import (
     ResourceFlavor,
     Workload,
 )
-from engine.external.kubernetes.names import cluster_queue_id, local_queue_id, workload_id
-from engine.external.kubernetes.node_mapping import HOSTNAME, fits, ident
-from engine.external.kubernetes.queue_mapping import QueueMapping
-from engine.external.kubernetes.resources import ResourceReader
+from engine.external.kubernetes_api.resources import ResourceReader
 from engine.external.mirror_report import LeftOut, UnsupportedCounts
 from engine.model import external_cells as seen
 from engine.model.specs import (

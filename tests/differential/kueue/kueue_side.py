@@ -18,10 +18,10 @@ from contextlib import contextmanager
 import httpx
 import msgspec
 
-from engine.external.kubernetes import kueue_objects as kueue
-from engine.external.kubernetes.core_objects import KubernetesObject, ObjectPart
-from engine.external.kubernetes.kinds import KUEUE, ObjectKind
-from engine.external.kubernetes.observation import ClusterObservation
+from engine.external.kubernetes_api import kueue_objects as kueue
+from engine.external.kubernetes_api.core_objects import KubernetesObject, ObjectPart
+from engine.external.kubernetes_api.kinds import KUEUE, ObjectKind
+from engine.external.kubernetes_api.observation import ClusterObservation
 from engine.scheduling.kueue_cycles import MAX_STOPS
 from tests.differential.kueue.kueue_log import KueueLog
 from tests.differential.kueue.lives import Life, Step

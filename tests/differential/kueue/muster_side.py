@@ -7,8 +7,8 @@ import contextlib
 import msgspec
 
 from engine.control import Engine
-from engine.external.kubernetes.kueue_objects import ClusterQueueSpec
 from engine.external.kubernetes.queue_mapping import with_rules
+from engine.external.kubernetes_api.kueue_objects import ClusterQueueSpec
 from engine.model.commands import Cancel, SetPolicy, Submit
 from engine.model.errors import MusterError
 from engine.model.specs import (

@@ -18,7 +18,7 @@ from engine.model import commands as cmd
 from engine.model import external_cells as seen
 from engine.model.commands import CARRIED
 from engine.model.errors import NotFoundError, RefusedError, SpecError
-from engine.model.specs import QueueSpec, ReservationSpec, RunSpec
+from engine.model.specs import QueueSpec, ReservationSpec, RunSpec, Taint
 from engine.state.external_cell import Phase
 from runbooks.audit.log import record_table
 from runbooks.gate import aftermath
@@ -236,6 +236,8 @@ ACTS = (
     cmd.OpenQueues(names=("q",)), cmd.Unreserve(names=("r",)), cmd.PowerUp(ids=("n",)), cmd.PowerDown(ids=("n",)),
     cmd.Reserve(reservation=ReservationSpec(name="r", nodes=("n",), start_ms=1_000, end_ms=2_000)),
     cmd.ChangeQueue(queue=QueueSpec(name="root", weight=2)),
+    cmd.TaintNodes(ids=("n",), taint=Taint(key="repair", value="psu")),
+    cmd.TaintNodes(ids=("n",), taint=Taint(key="repair", value="psu"), remove=True),
 )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from engine.external.intent_carrier import GIVE_UP_MS
 from engine.external.kubernetes.acting import PatchFiles, lacks_of, rehearse
 from engine.external.kubernetes.change_requests import ChangeApi, ChangeRequest
 from engine.external.kubernetes.job_manifests import MARK
-from engine.external.kubernetes.transport import KubernetesTransport
+from engine.external.kubernetes_api.transport import KubernetesTransport
 from engine.external.kubernetes_carrier import look_at
 from engine.model import commands as cmd
 from engine.model.errors import RefusedError

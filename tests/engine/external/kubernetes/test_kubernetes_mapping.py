@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from engine.external.kubernetes.core_objects import KubernetesNode
-from engine.external.kubernetes.kueue_objects import ClusterQueue, Cohort, ResourceFlavor, Topology
 from engine.external.kubernetes.node_mapping import NodeMapping
 from engine.external.kubernetes.queue_mapping import QueueMapping
-from engine.external.kubernetes.resources import ResourceReader
+from engine.external.kubernetes_api.core_objects import KubernetesNode
+from engine.external.kubernetes_api.kueue_objects import ClusterQueue, Cohort, ResourceFlavor, Topology
+from engine.external.kubernetes_api.resources import ResourceReader
 from engine.external.mirror_report import UnsupportedCounts
 from engine.model.specs import FlavorQuota, KueueRules, QueueSpec
 

@@ -18,9 +18,9 @@ from typing import Self
 
 import msgspec
 
-from engine.external.kubernetes.kinds import ObjectKind
-from engine.external.kubernetes.reflector import ChangeBatch, Reflector, ReflectorReport
-from engine.external.kubernetes.transport import KubernetesTransport
+from engine.external.kubernetes_api.kinds import ObjectKind
+from engine.external.kubernetes_api.reflector import ChangeBatch, Reflector, ReflectorReport
+from engine.external.kubernetes_api.transport import KubernetesTransport
 
 MAX_WAITING = 1_000
 JOIN_S = 10.0

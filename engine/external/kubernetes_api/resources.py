@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 
-from engine.external.kubernetes.core_objects import Container, PodSpec
-from engine.external.kubernetes.kueue_objects import Quantity
+from engine.external.kubernetes_api.core_objects import Container, PodSpec
+from engine.external.kubernetes_api.kueue_objects import Quantity
 from engine.model.specs import MAX_QUANTITY, RESOURCES, Resources
 
 CPU, MEMORY, GPU, DISK = range(4)

@@ -2,9 +2,9 @@
 they are told to.
 
 httpx is imported when a line is opened. Requests that change nothing are asked again where the server has too much to
-do (429, or 503 with Retry-After), as long as it says; what it refuses otherwise is an error of
-`engine.external.kubernetes.errors`. What changes something is asked once: whether it was done, its caller looks. 401
-has another proof fetched once, without holding up those who do not ask.
+do (429, or 503 with Retry-After), as long as it says; what it refuses otherwise is an error of `errors` in this room.
+What changes something is asked once: whether it was done, its caller looks. 401 has another proof fetched once, without
+holding up those who do not ask.
 
 A line makes RATE requests a second at most, after a start of BURST at once, so that no fault here burdens the server.
 A server that is not heard of for SILENCE_S in a stream is taken for gone: bookmarks come each minute.
@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from engine.external.kubernetes.credentials import Certificate, Credentials, Proof
-from engine.external.kubernetes.errors import (
+from engine.external.kubernetes_api.credentials import Certificate, Credentials, Proof
+from engine.external.kubernetes_api.errors import (
     KubernetesSilent,
     KubernetesUnavailable,
     KubernetesUnreadable,
@@ -30,8 +30,8 @@ from engine.external.kubernetes.errors import (
     refusal,
     status_of,
 )
-from engine.external.kubernetes.kubeconfig import Reach
-from engine.external.kubernetes.tls import proxy_of, tls_context
+from engine.external.kubernetes_api.kubeconfig import Reach
+from engine.external.kubernetes_api.tls import proxy_of, tls_context
 
 if TYPE_CHECKING:
     import httpx

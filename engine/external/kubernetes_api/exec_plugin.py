@@ -20,8 +20,8 @@ from typing import Any
 
 import msgspec
 
-from engine.external.kubernetes.errors import MAX_SAID, KubernetesDenied
-from engine.external.kubernetes.kubeconfig import ExecPlugin, KubernetesCluster
+from engine.external.kubernetes_api.errors import MAX_SAID, KubernetesDenied
+from engine.external.kubernetes_api.kubeconfig import ExecPlugin, KubernetesCluster
 
 LONGEST_S = 10.0
 LARGEST_ANSWER = 1 << 20

@@ -9,7 +9,7 @@ from datetime import datetime
 
 import msgspec
 
-from engine.external.kubernetes.core_objects import (
+from engine.external.kubernetes_api.core_objects import (
     Condition,
     KubernetesObject,
     KubernetesTaint,

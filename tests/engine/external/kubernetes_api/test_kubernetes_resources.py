@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine.external.kubernetes.core_objects import Container, ContainerResources, PodSpec
-from engine.external.kubernetes.resources import ResourceReader, number
+from engine.external.kubernetes_api.core_objects import Container, ContainerResources, PodSpec
+from engine.external.kubernetes_api.resources import ResourceReader, number
 from engine.model.specs import Resources
 
 

@@ -22,8 +22,8 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from engine.external.answer_cutter import NOT_PLAIN_JSON, Cutter
-from engine.external.kubernetes.core_objects import KubernetesObject
-from engine.external.kubernetes.errors import (
+from engine.external.kubernetes_api.core_objects import KubernetesObject
+from engine.external.kubernetes_api.errors import (
     GONE,
     ApiStatus,
     KubernetesSilent,
@@ -32,8 +32,8 @@ from engine.external.kubernetes.errors import (
     VersionExpired,
     refusal,
 )
-from engine.external.kubernetes.kinds import ObjectKind
-from engine.external.kubernetes.transport import KubernetesTransport
+from engine.external.kubernetes_api.kinds import ObjectKind
+from engine.external.kubernetes_api.transport import KubernetesTransport
 
 T = TypeVar("T", bound=KubernetesObject)
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from engine.external.kubernetes.credentials import Certificate, authority_of
-from engine.external.kubernetes.kubeconfig import Reach
+from engine.external.kubernetes_api.credentials import Certificate, authority_of
+from engine.external.kubernetes_api.kubeconfig import Reach
 from engine.model.errors import SpecError
 
 

@@ -12,9 +12,9 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from engine.external.kubernetes.errors import KubernetesRefused, KubernetesUnreadable
-from engine.external.kubernetes.kinds import KINDS, KUEUE, ObjectKind
-from engine.external.kubernetes.transport import KubernetesTransport
+from engine.external.kubernetes_api.errors import KubernetesRefused, KubernetesUnreadable
+from engine.external.kubernetes_api.kinds import KINDS, KUEUE, ObjectKind
+from engine.external.kubernetes_api.transport import KubernetesTransport
 
 T = TypeVar("T")
 

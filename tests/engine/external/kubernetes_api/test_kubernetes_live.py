@@ -20,16 +20,16 @@ import yaml
 from cutting_proxy import CuttingProxy
 from kubernetes_cluster import Admin, KubernetesCluster, own, shared
 
-from engine.external.kubernetes import kueue_objects as kueue
-from engine.external.kubernetes.capabilities import capabilities
-from engine.external.kubernetes.core_objects import KubernetesNode, KubernetesObject, KubernetesPod
-from engine.external.kubernetes.errors import KubernetesDenied, KubernetesUnavailable, VersionExpired
-from engine.external.kubernetes.kinds import KINDS
-from engine.external.kubernetes.kubeconfig import ExecPlugin, KubernetesUser, Reach
-from engine.external.kubernetes.listing import Came, KindReader
-from engine.external.kubernetes.observation import ClusterObservation
-from engine.external.kubernetes.reflector import ChangeBatch
-from engine.external.kubernetes.transport import KubernetesTransport
+from engine.external.kubernetes_api import kueue_objects as kueue
+from engine.external.kubernetes_api.capabilities import capabilities
+from engine.external.kubernetes_api.core_objects import KubernetesNode, KubernetesObject, KubernetesPod
+from engine.external.kubernetes_api.errors import KubernetesDenied, KubernetesUnavailable, VersionExpired
+from engine.external.kubernetes_api.kinds import KINDS
+from engine.external.kubernetes_api.kubeconfig import ExecPlugin, KubernetesUser, Reach
+from engine.external.kubernetes_api.listing import Came, KindReader
+from engine.external.kubernetes_api.observation import ClusterObservation
+from engine.external.kubernetes_api.reflector import ChangeBatch
+from engine.external.kubernetes_api.transport import KubernetesTransport
 from tests.support.patience import PATIENCE_S, until
 
 pytestmark = pytest.mark.thorough

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from engine.external.kubernetes.kubeconfig import Reach, reach_of
-from engine.external.kubernetes.tls import proxy_of
+from engine.external.kubernetes_api.kubeconfig import Reach, reach_of
+from engine.external.kubernetes_api.tls import proxy_of
 from engine.model.errors import SpecError
 from tests.support.patience import PATIENCE_S
 
@@ -239,7 +239,7 @@ def test_no_error_repeats_a_secret(tmp_path: Path) -> None:
 def test_in_a_pod_the_service_account_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("token", "ca.crt"):
         (tmp_path / name).write_text("x")
-    monkeypatch.setattr("engine.external.kubernetes.kubeconfig.SERVICE_ACCOUNT", tmp_path)
+    monkeypatch.setattr("engine.external.kubernetes_api.kubeconfig.SERVICE_ACCOUNT", tmp_path)
     environment = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443", "KUBECONFIG": "/none"}
     for reach in (reach_of(environment), reach_of(environment, in_cluster=True)):
         assert reach.cluster.server == "https://[fd00::1]:443"
@@ -268,7 +268,7 @@ def test_in_a_pod_the_service_account_is_used(tmp_path: Path, monkeypatch: pytes
     ],
 )
 def test_proxies_of_the_environment_are_used_as_go_uses_them(server: str, excepted: str, goes_by: str) -> None:
-    from engine.external.kubernetes.kubeconfig import KubernetesCluster, KubernetesUser
+    from engine.external.kubernetes_api.kubeconfig import KubernetesCluster, KubernetesUser
 
     reach = Reach(name="x", cluster=KubernetesCluster(server=server), user=KubernetesUser())
     assert proxy_of(reach, {"HTTPS_PROXY": "proxy:3128", "NO_PROXY": excepted}) == goes_by

@@ -24,12 +24,12 @@ from scripted_kubernetes import (
     until,
 )
 
-from engine.external.kubernetes import listing, reflector
-from engine.external.kubernetes.errors import KubernetesUnavailable
-from engine.external.kubernetes.kinds import KINDS
-from engine.external.kubernetes.observation import ClusterObservation
-from engine.external.kubernetes.reflector import ChangeBatch, Reflector, ReflectorReport
-from engine.external.kubernetes.transport import KubernetesTransport, RequestPacer
+from engine.external.kubernetes_api import listing, reflector
+from engine.external.kubernetes_api.errors import KubernetesUnavailable
+from engine.external.kubernetes_api.kinds import KINDS
+from engine.external.kubernetes_api.observation import ClusterObservation
+from engine.external.kubernetes_api.reflector import ChangeBatch, Reflector, ReflectorReport
+from engine.external.kubernetes_api.transport import KubernetesTransport, RequestPacer
 from tests.support.patience import PATIENCE_S
 from tests.support.patience import until as patiently
 
@@ -397,7 +397,7 @@ def test_a_kind_that_may_not_be_read_is_denied_and_tried_again() -> None:
 
 
 def test_a_consumer_that_takes_nothing_ends_when_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.external.kubernetes.observation.MAX_WAITING", 2)
+    monkeypatch.setattr("engine.external.kubernetes_api.observation.MAX_WAITING", 2)
     ends = threading.Event()
     lines = [event("ADDED", pod(f"p{n}", n + 11)) for n in range(50)]
 

@@ -17,17 +17,17 @@ from typing import Literal
 
 import msgspec
 
-from engine.external.kubernetes.core_objects import KubernetesObject
-from engine.external.kubernetes.errors import (
+from engine.external.kubernetes_api.core_objects import KubernetesObject
+from engine.external.kubernetes_api.errors import (
     KubernetesDenied,
     KubernetesRefused,
     KubernetesSilent,
     KubernetesUnavailable,
     VersionExpired,
 )
-from engine.external.kubernetes.kinds import ObjectKind
-from engine.external.kubernetes.listing import Came, KindReader, ReadEvent, went_back
-from engine.external.kubernetes.transport import KubernetesTransport
+from engine.external.kubernetes_api.kinds import ObjectKind
+from engine.external.kubernetes_api.listing import Came, KindReader, ReadEvent, went_back
+from engine.external.kubernetes_api.transport import KubernetesTransport
 from engine.model.errors import MusterError
 
 FIRST_WAIT_S = 0.5

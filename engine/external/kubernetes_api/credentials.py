@@ -13,8 +13,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from engine.external.kubernetes.exec_plugin import PluginCredentials, PluginStatus
-from engine.external.kubernetes.kubeconfig import KubernetesUser, Reach, decoded
+from engine.external.kubernetes_api.exec_plugin import PluginCredentials, PluginStatus
+from engine.external.kubernetes_api.kubeconfig import KubernetesUser, Reach, decoded
 from engine.model.errors import SpecError
 
 LONGEST_TOKEN = 1 << 16

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from scripted_kubernetes import Answer, Query, ScriptedKubernetes, page, status
 
-from engine.external.kubernetes.credentials import Credentials
-from engine.external.kubernetes.errors import KubernetesDenied
-from engine.external.kubernetes.exec_plugin import PluginCredentials
-from engine.external.kubernetes.kubeconfig import (
+from engine.external.kubernetes_api.credentials import Credentials
+from engine.external.kubernetes_api.errors import KubernetesDenied
+from engine.external.kubernetes_api.exec_plugin import PluginCredentials
+from engine.external.kubernetes_api.kubeconfig import (
     ExecPlugin,
     ExecVariable,
     Extension,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from engine.external.kubernetes.core_objects import (
+from engine.external.kubernetes_api.core_objects import (
     KubernetesJob,
     KubernetesNode,
     KubernetesObject,
@@ -14,7 +14,7 @@ from engine.external.kubernetes.core_objects import (
     PriorityClass,
     ResourceQuota,
 )
-from engine.external.kubernetes.kueue_objects import (
+from engine.external.kubernetes_api.kueue_objects import (
     AdmissionCheck,
     ClusterQueue,
     Cohort,
