@@ -27,7 +27,6 @@ NOT_ALONE = {
     "muster here": "opens a console of another cell",
     "muster serve --slurm WHERE": "needs a Slurm cluster",
     "muster serve --kubernetes [CONTEXT]": "needs a Kubernetes cluster",
-    "muster kubernetes look": "needs a Kubernetes cluster",
     "muster serve --database URL --standby": "needs a PostgreSQL server",
     "muster fleet status": "needs a fleet",
     "muster web": "serves until it is stopped",
