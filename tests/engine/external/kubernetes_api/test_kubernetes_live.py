@@ -169,7 +169,8 @@ def test_objects_are_read_as_they_were_written(cluster: KubernetesCluster, admin
         def admitted() -> bool:
             known.take()
             work = [each for each in known.named("workloads").values() if isinstance(each, kueue.Workload)]
-            return any(each.status.admission for each in work) and len(known.named("pods")) == 2
+            there = all(known.objects.get(kind) for kind in kinds)  # each kind is listed by itself, in no order
+            return there and any(each.status.admission for each in work) and len(known.named("pods")) == 2
 
         until(admitted, lambda: str(known.objects))
         found = known.named("clusterqueues")[queue]
