@@ -227,7 +227,7 @@ class CellQuestions(Asking):
         Waits up to `wait_s` seconds for there to be some.
         """
 
-    @asks("GET", "/v1/workloads/{id:path}", copied=True)
+    @asks("GET", "/v1/workloads/{id:path}")
     def workload(self, workload_id: str) -> WorkloadDetail:
         """A workload, and why it waits."""
 

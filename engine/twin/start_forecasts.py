@@ -41,6 +41,12 @@ _WORDS: dict[ForecastKind, str] = {
 }
 
 
+SHOWN_MS = 30_000
+"""Cell time for which what was shown of a workload is shown again."""
+MAX_SHOWN = 1_000
+"""Workloads of which that is kept."""
+
+
 class StartForecasts:
     """Forecasts of one engine. For the engine's thread."""
 
@@ -54,20 +60,32 @@ class StartForecasts:
         self._at: tuple[int, int] = (-1, -1)
         self._found: dict[int, StartForecast] = {}
         """By row, of one version and time."""
+        self._shown: dict[int, tuple[int, StartForecast]] = {}
+        """By row: attempts, and what was shown last."""
 
     def show(self, workload_id: str) -> StartForecast | None:
-        """The forecast of a workload, kept to be scored; None where it does not wait. Raises NotFoundError."""
+        """The forecast of a workload, kept to be scored; None where it does not wait. The same again for `SHOWN_MS`:
+        whoever looks at a page asks every second. Raises NotFoundError."""
         w = self._engine.state.workloads
         row = w.row(workload_id)
+        attempts, last = self._shown.get(row, (-1, None))
+        if last is not None and attempts == w.attempts[row] and self._engine.now_ms < last.at_ms + SHOWN_MS:
+            return last if self._waits(row) else None
         found = self.of(row)
         if found is not None and found.p10_ms is not None:
             self.record.keep(workload_id, w.attempts[row], found)
+            if len(self._shown) >= MAX_SHOWN:
+                self._shown.clear()
+            self._shown[row] = w.attempts[row], found
         return found
+
+    def _waits(self, row: int) -> bool:
+        state = self._engine.state
+        return not state.is_bound(row) and not WorkloadState(state.workloads.state[row]).terminal
 
     def of(self, row: int, depth: int = 0) -> StartForecast | None:
         """The forecast of the workload in that row; None where it does not wait."""
-        state = self._engine.state
-        if state.is_bound(row) or WorkloadState(state.workloads.state[row]).terminal:
+        if not self._waits(row):
             return None
         flow = self._renewed()
         if row not in self._found:
