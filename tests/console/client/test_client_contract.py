@@ -91,7 +91,9 @@ def test_a_submission_is_seen_everywhere(client: Client) -> None:
     page = client.query(Query(kind="workloads", columns=("id", "state"), where=(Term("state", "=", "queued"),)))
     assert page.rows == [["b", "queued"]]
     assert (page.matched, page.total) == (1, 2)
-    assert client.workload("b").reasons
+    waiting = client.workload("b")
+    assert waiting.reasons
+    assert waiting.forecast is not None, "when it starts, over a line as beside the engine"
     node = client.workload("a").placement[0].node
     assert client.node(node).workloads == (("a", 1),)
 
