@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from engine.external.mirror_report import Mirrored
     from engine.model.external_cells import IntentsReport
     from engine.model.past_queries import CellDifference, DifferenceRequest
-    from engine.model.queries import Changes, Named
+    from engine.model.queries import Changes, Named, WorkloadDetail
     from engine.past.replicas import PastReplicas
     from recommender.history.metrics import History, HistoryRequest
 
@@ -89,6 +89,10 @@ class PastClient(Client):
 
     def intents(self, limit: int = 200) -> IntentsReport:
         found: IntentsReport = self._asked("intents", limit)
+        return found
+
+    def workload(self, workload_id: str) -> WorkloadDetail:
+        found: WorkloadDetail = self._asked("workload", workload_id)
         return found
 
     def estimate(self, workload_id: str) -> RuntimeEstimate | None:
