@@ -84,7 +84,7 @@ def rule_section(found: CellDifference, width: int) -> Section:
         lines.append(Line(((cut(f"          {printable(rule.by)}", width), "dim"),)))
     more = f"the first {len(found.rules):,} of {found.rule_count:,}" if found.rule_count > len(found.rules) else ""
     if not lines:
-        return Section("Rules", (text_line("no quota, policy, price, budget or pool size is another one", "dim"),))
+        return Section("Rules", (text_line("no quota, policy, price, budget or pool size changed", "dim"),))
     return Section("Rules", tuple(lines), more)
 
 

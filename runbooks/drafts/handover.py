@@ -367,9 +367,8 @@ class ShiftFacts:
             if state.value == "closed":
                 how = f"was closed at {ended}"
             elif state.value == "resolved":
-                how = f"has been resolved since {ended}, and nobody has closed it"
-            verb = "had" if state.value == "closed" else "has"
-            whose = f"; {_who(owner)} {verb} it" if owner is not None else f"; nobody {verb} it"
+                how = f"has been resolved since {ended} and is not closed"
+            whose = f"; claimed by {_who(owner)}" if owner is not None else "; claimed by nobody"
             grave = f" ({severity.value})" if severity is not None else ""
             text = f"Incident {id_}{grave} {how}{whose}: {str(title.value).rstrip('.')}."
             yield _say(text, state, severity, since, opened, owner, title)

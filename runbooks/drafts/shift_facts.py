@@ -43,6 +43,8 @@ MAX_OTHERS = 4
 """Freezes, reviews, policies, runbooks."""
 MAX_RECORDS = 10_000
 """Of the audit, that are looked through: a shift has hundreds."""
+MAX_SAMPLE_AWAY_MS = 10 * 60_000
+"""From the beginning of a shift to the measurement that tells how full the cell was then."""
 APART_S = 60
 """Seconds between the two clocks from which on it is said."""
 _UNDER_WAY: tuple[typed_plan.State, ...] = (
@@ -183,7 +185,7 @@ def _ended_work(engine: Engine, since_ms: int) -> tuple[Fact, ...]:
     for row in np.argsort(-failed, kind="stable")[:3].tolist():
         if failed[row]:
             told.append(fact("queue_failed", engine.state.queues.specs[row].name, int(failed[row])))
-    before = [sample for sample in engine.recent.samples if sample[0] <= since_ms + 60_000]
+    before = [sample for sample in engine.recent.samples if abs(sample[0] - since_ms) <= MAX_SAMPLE_AWAY_MS]
     if before:
         told.append(fact("shift_waiting_before", "", before[-1][2]))
         told.append(fact("shift_use_before_permille", "", before[-1][1]))

@@ -298,6 +298,19 @@ def total(blasts: Iterable[Blast]) -> Blast:
     )
 
 
+def added(blasts: Sequence[Blast], more: Blast) -> Blast:
+    """The units of the limits by which `more` enlarges the blast of the others: what they touch already adds nothing.
+    Without names."""
+    before, after = total(blasts), total((*blasts, more))
+    counted = Counter(dict(after.nodes)) - Counter(dict(before.nodes))
+    return Blast(
+        gpu_milli=max(0, after.gpu_milli - before.gpu_milli),
+        nodes=tuple(sorted(counted.items())),
+        workloads=after.workloads - before.workloads,
+        cost_microusd_hour=more.cost_microusd_hour,
+    )
+
+
 def _blast(
     nodes: Mapping[str, tuple[str, int]],
     devices: Mapping[str, int],

@@ -151,15 +151,17 @@ class ProposalStatus:
         self, connection: Connection, row: ProposalRow, plan: Plan, now_ms: int, *, of_author: bool = False
     ) -> tuple[str, ...]:
         """The limits that it would exceed, counted over what runs, what is approved and what was executed within the
-        hour, by the tighter of the policy in force and its own; each with the rule's name. `of_author`: also how much
-        one may propose."""
+        hour, by the tighter of the policy in force and its own; each with the rule's name. What those touched already
+        counts once: taking a plan back needs no second share of the hour. `of_author`: also how much one may
+        propose."""
         in_force = self._policies.current(connection)
         most = in_force.limits
         if plan.policy_digest != in_force.digest():
             most = run_limits.tighter(most, self._policies.get(connection, plan.policy_digest).limits)
         factor = in_force.break_glass.factor if row.breakglass else 1
-        used = self._usage(connection, row, now_ms)
-        broken = run_limits.over(most, used, plan.tier, plan.blast, self._size(), factor=factor)
+        executions, blasts = self._hour(connection, row, now_ms)
+        more = composition.added(blasts, plan.blast)
+        broken = run_limits.over(most, _usage(executions, blasts), plan.tier, more, self._size(), factor=factor)
         rules = [f"{one.words} ({one.rule})" for one in broken]
         if of_author:
             proposed = self._proposed(connection, row, now_ms)
@@ -167,8 +169,8 @@ class ProposalStatus:
                 rules.append(f"{proposed:,} proposals of {row.author} this hour (limits.proposals_per_author_hour)")
         return tuple(rules)
 
-    def _usage(self, connection: Connection, row: ProposalRow, now_ms: int) -> LimitUsage:
-        """The usage of the hour's limits by other proposals. A plan that was taken back counts too."""
+    def _hour(self, connection: Connection, row: ProposalRow, now_ms: int) -> tuple[ByTier, list[Blast]]:
+        """Other proposals that count towards the limits of the hour. A plan that was taken back counts too."""
         counts = or_(PROPOSAL.c.state.in_((*typed_plan.LIVE, "approved")), PROPOSAL.c.executed_ms > now_ms - HOUR_MS)
         query = select(PROPOSAL.c.tier, PROPOSAL.c.blast).where(counts & (PROPOSAL.c.number != row.number))
         executions = dict.fromkeys(TIERS, 0)
@@ -176,14 +178,7 @@ class ProposalStatus:
         for tier, kept in connection.execute(query):
             executions[tier] += 1
             blasts.append(msgspec.json.decode(kept, type=Blast))
-        whole = composition.total(blasts)
-        return LimitUsage(
-            executions=ByTier(**executions),
-            gpu_milli=whole.gpu_milli,
-            nodes=whole.nodes,
-            workloads=whole.workloads,
-            cost_microusd_hour=sum(one.cost_microusd_hour for one in blasts),
-        )
+        return ByTier(**executions), blasts
 
     def _size(self) -> Size:
         return Size(nodes=target_readings.pool_nodes(self._engine), gpu_milli=self._engine.state.capacity.totals[2])
@@ -306,6 +301,17 @@ class ProposalStatus:
             executed_ms=row.executed_ms,
             reason="" if reason is None else self._audit.reveal(connection, reason.ref) or "(erased)",
         )  # fmt: skip
+
+
+def _usage(executions: ByTier, blasts: Iterable[Blast]) -> LimitUsage:
+    whole = composition.total(blasts)
+    return LimitUsage(
+        executions=executions,
+        gpu_milli=whole.gpu_milli,
+        nodes=whole.nodes,
+        workloads=whole.workloads,
+        cost_microusd_hour=whole.cost_microusd_hour,
+    )
 
 
 def _pairs(acts: Iterable[Act]) -> set[tuple[str, str]]:

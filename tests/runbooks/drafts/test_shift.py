@@ -111,6 +111,14 @@ def test_an_empty_shift_says_so(shift: Shift) -> None:
     check_cited(draft)
 
 
+def test_how_full_the_cell_was_is_told_only_of_a_time_near_the_beginning(shift: Shift) -> None:
+    shift.pass_(HOUR)
+    [said] = [text for text in sentences(shift.draft(hours=1)) if text.startswith("At the start")]
+    assert said.endswith(" and 2.")
+    shift.engine.recent.samples.popleft()
+    assert not [text for text in sentences(shift.draft(hours=8)) if text.startswith("At the start")]
+
+
 def test_what_was_done_is_told_with_by_whom_and_whether_it_verified(shift: Shift) -> None:
     cordoned = shift.do("ann", "cordon", "n0", reason="ECC errors")
     refused = shift.of["ann"].propose("hold_queue", ["q"])
@@ -219,9 +227,9 @@ def test_incidents_of_the_shift_are_handed_over(shift: Shift) -> None:
     check_cited(draft)
     told = sentences(draft)
     for expected in (
-        r"Incident I-1 \(critical\) has been open since .* UTC; nobody has it: waits are long\.",
-        r"Incident I-2 \(critical\) has been open since .* UTC; ann has it: a fan is loud\.",
-        r"Incident I-3 \(critical\) has been resolved since .* UTC, and nobody has closed it; nobody has it: the disk",
-        r"Incident I-4 \(critical\) was closed at .* UTC; nobody had it: nothing yet\.",
+        r"Incident I-1 \(critical\) has been open since .* UTC; claimed by nobody: waits are long\.",
+        r"Incident I-2 \(critical\) has been open since .* UTC; claimed by ann: a fan is loud\.",
+        r"Incident I-3 \(critical\) has been resolved since .* UTC and is not closed; claimed by nobody: the disk",
+        r"Incident I-4 \(critical\) was closed at .* UTC; claimed by nobody: nothing yet\.",
     ):
         assert [text for text in told if re.match(expected, text)], (expected, told)

@@ -9,6 +9,7 @@ import pytest
 
 from engine.control import Engine
 from engine.model.errors import RefusedError
+from engine.model.specs import NodeState
 from runbooks.gate.approval_gate import MAX_REVISIONS
 from runbooks.gate.run_limits import ByTier, FreezeSpec
 from runbooks.plans.identity import AuthRefused, Scope
@@ -81,6 +82,20 @@ def test_taking_back_or_revising_gives_nothing_back_within_the_hour(clock: Clock
     clock.now_ms += HOUR
     assert ann.yes(cordon(ann, "n2", "n3")).state == "verified"
     assert len(executed(ann)) == 3, "two plans, and one taken back"
+
+
+def test_the_same_nodes_may_be_taken_out_again_within_the_hour_but_no_others(clock: Clock) -> None:
+    of = twenty_nodes(clock, nodes_permille=100)
+    ann, gate = of["ann"], of["ann"].gate
+    out = cordon(ann, "n0", "n1")
+    ann.yes(out)
+    back = gate.propose(ann.actor, asked("uncordon", ["n0", "n1"]))
+    ann.yes(back)
+    taken_back = gate.rollback(ann.actor, back.id)
+    assert taken_back.state == "rolled_back"
+    assert gate._engine.state.capacity.state.count(NodeState.READY) == 18
+    with pytest.raises(RefusedError, match=r"2 this hour and 1 more, at most 2 \(limits\.nodes\)"):
+        cordon(ann, "n2")
 
 
 def test_the_tighter_of_the_policy_of_then_and_of_now_counts(clock: Clock) -> None:
