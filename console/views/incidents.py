@@ -292,7 +292,7 @@ def _state(page: IncidentPage, width: int) -> Section:
     glyph, tone = incident_look(incident)
     lines = [Line(((f"{glyph} {incident.state}", tone), (f"  {incident.severity}", SEVERITY_TONES[incident.severity])))]
     lines += quoted_lines(incident.title, width)
-    lines += hanging(fit("owner", LABEL), name_of(incident.owner) or "nobody: C claims it", width)
+    lines += hanging(fit("owner", LABEL), name_of(incident.owner) or "nobody", width)
     ago = duration(max(0, page.now_ms - incident.cell_ms))
     lines += hanging(fit("began", LABEL), f"{timestamp(incident.cell_ms)} UTC, {ago} ago", width)
     reported = f"{wall_time(incident.opened_ms)} by {name_of(incident.source)}"
@@ -421,7 +421,7 @@ def _drafts(page: IncidentPage, width: int) -> Section:
     for run in page.drafts:
         lines += _draft_lines(run, width)
     if not lines:
-        lines = [text_line("none yet: d drafts what to do, tried on a fork", "dim")]
+        lines = [text_line("none yet: a draft says what to do, tried on a fork", "dim")]
     keys = "d drafts, A proposes" if page.proposable is not None else "d drafts"
     return Section("Drafts", tuple(lines), "", keys)
 
