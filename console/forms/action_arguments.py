@@ -103,6 +103,9 @@ def typed(action: Action, arguments: argparse.Namespace, now: Now) -> dict[str, 
     for argument in typed_arguments(action):
         value = getattr(arguments, argument.key)
         read = _READERS.get(argument.form)
+        if value == [] and read is not None:
+            # argparse's word for a list by its place that was not given.
+            value = None
         if value is not None and read is not None:
             label = argument.name if argument.name.startswith("-") else argument.metavar or argument.name
             value = read(value, label, now)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 MAX_CHOICES = 12
@@ -111,9 +111,17 @@ class ShellParser(argparse.ArgumentParser):
         """As of argparse, but an argument that nothing takes is an error of the command it was given to."""
         self.filled()
         found, rest = super().parse_known_args(args, namespace)
-        if rest:
+        if rest and not self._take_late(found, rest):
             self._refuse(rest[0])
         return found, []
+
+    def _take_late(self, found: Any, words: Sequence[str]) -> bool:
+        """Give words behind a flag to a list that may be empty. argparse closes such a list at the first flag."""
+        empty = [action for action in self._actions if action.nargs == "*" and getattr(found, action.dest, None) == []]
+        if not empty or any(word.startswith("-") for word in words):
+            return False
+        setattr(found, empty[0].dest, [self._get_value(empty[0], word) for word in words])
+        return True
 
     def _refuse(self, typed: str) -> NoReturn:
         """Report an argument that nothing takes."""

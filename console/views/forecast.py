@@ -329,7 +329,7 @@ def ways(known: ForecastPageData, short: CapacityShortfall, width: int, *, read_
         resource = known.unit.lower()
         begun.append(("try it", f"whatif quota {name} {resource}={wanted}"))
         if not read_only:
-            begun.append(("more quota", f"set-quota {name} --nominal {resource}={wanted}"))
+            begun.append(("more quota", f"set-quota {name} {resource}={wanted}"))
     for word, line in begun:
         lines.append(Line(((fit(f"  {word}", 14), "dim"), (cut(f":{line}", width - 14), "link")), f"compose:{line}"))
     return lines

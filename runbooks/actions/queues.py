@@ -284,7 +284,7 @@ QUEUE_ACTIONS: tuple[Action, ...] = (
         label="Set quota",
         verb="Set quota of",
         summary="change a queue's quota, weight, order or burst",
-        example=":set-quota QUEUE --nominal gpu=24",
+        example=":set-quota QUEUE gpu=24",
         parameters={
             "queue": one("queue"),
             "pool": Parameter(type="pool"),
@@ -310,9 +310,9 @@ QUEUE_ACTIONS: tuple[Action, ...] = (
         make=make_quota,
         arguments=(
             Argument("queue", metavar="QUEUE", of="queue"),
-            flag(
-                "nominal", "quantities", "RESOURCE=QUANTITY",
-                "its own quota, such as gpu=24 memory=1TiB; none removes one", many=True,
+            Argument(
+                "nominal", "quantities", "QUOTA", "its own quota, such as gpu=24 memory=1TiB; gpu=none removes one",
+                many=True, required=False,
             ),
             flag("borrowing-limit", "quantities", "RESOURCE=QUANTITY", "most it may borrow above that", many=True),
             flag(

@@ -49,8 +49,9 @@ def changed(line: str, was: QueueSpec = WAS) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("line", "fields"),
     [
-        ("--nominal gpu=24", {"nominal": {"gpu_milli": 24_000, "cpu_milli": 8_000}}),
-        ("--nominal cpu=none memory=1TiB", {"nominal": {"gpu_milli": 32_000, "memory_mib": 2**20}}),
+        ("gpu=24", {"nominal": {"gpu_milli": 24_000, "cpu_milli": 8_000}}),
+        ("cpu=none memory=1TiB", {"nominal": {"gpu_milli": 32_000, "memory_mib": 2**20}}),
+        ("--weight 3 gpu=24 memory=none", {"nominal": {"gpu_milli": 24_000, "cpu_milli": 8_000}, "weight": 3}),
         ("--borrowing-limit gpu=none", {"borrowing_limit": {}}),
         ("--lending-limit gpu=0.5", {"lending_limit": {"gpu_milli": 500}}),
         ("--weight 3 --order fair --reclaim never", {"weight": 3, "order": "fair", "reclaim": "never"}),
@@ -82,12 +83,12 @@ def test_a_burst_can_be_given_to_a_queue_that_had_none() -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("--nominal gpu", "--nominal: 'gpu' is not RESOURCE=QUANTITY"),
+        ("gpu", "QUOTA: 'gpu' is not RESOURCE=QUANTITY"),
         (
-            "--nominal tpu=8",
-            "--nominal: 'tpu=8' is not RESOURCE=QUANTITY. Write it like gpu=24 memory=1TiB; resources: cpu, ",
+            "tpu=8",
+            "QUOTA: 'tpu=8' is not RESOURCE=QUANTITY. Write it like gpu=24 memory=1TiB; resources: cpu, ",
         ),
-        ("--nominal gpu=many", "--nominal gpu: 'many' is not a number of GPUs"),
+        ("gpu=many", "QUOTA gpu: 'many' is not a number of GPUs"),
         ("--borrowing-limit memory=1", "--borrowing-limit memory: '1' is not a size"),
         ("--min-runtime soon", "--min-runtime: 'soon' is not a duration"),
         ("--order random", "there is no 'random'; choose from"),
@@ -95,7 +96,7 @@ def test_a_burst_can_be_given_to_a_queue_that_had_none() -> None:
         ("--placement pack=1 price", "--placement: 'price' is not SCORE=WEIGHT"),
         ("--weight x", "argument --weight: 'x' is not a whole number"),
         ("--colour red", "there is no option '--colour'"),
-        ("--nominal 'gpu=1", "No closing quotation"),
+        ("'gpu=1", "No closing quotation"),
     ],
 )
 def test_a_slip_of_the_fingers_is_told_by_its_flag(line: str, told: str) -> None:
@@ -105,8 +106,8 @@ def test_a_slip_of_the_fingers_is_told_by_its_flag(line: str, told: str) -> None
 
 
 def test_the_excess_is_refused_unless_something_else_is_said() -> None:
-    assert queue_change(WAS, "q --nominal gpu=8").over == "refuse"
-    assert queue_change(WAS, "q --nominal gpu=8 --over evict").over == "evict"
+    assert queue_change(WAS, "q gpu=8").over == "refuse"
+    assert queue_change(WAS, "q gpu=8 --over evict").over == "evict"
 
 
 def test_reservations_are_given_in_cell_time() -> None:

@@ -338,7 +338,7 @@ def test_on_a_terminal_it_asks_and_only_yes_is_yes(loop: EngineLoop, action: str
 def test_a_smaller_quota_names_who_would_go_and_evicts_only_when_told(
     shell: Shell, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    smaller = ("queue", "set-quota", "a", "--nominal", "gpu=16", "--borrowing-limit", "gpu=0")
+    smaller = ("queue", "set-quota", "a", "gpu=16", "--borrowing-limit", "gpu=0")
     assert shell(*smaller, "--yes") == 4
     assert "'first'" in capsys.readouterr().err
     assert shell(*smaller, "--over", "evict", "--dry-run") == 0

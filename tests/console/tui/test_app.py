@@ -370,7 +370,7 @@ async def test_a_quota_typed_in_the_console_is_confirmed_and_done() -> None:
         await write(pilot, "set-quota research/train --weight x")
         await press(pilot, "enter")
         assert "'x' is not a whole number" in hint(pilot)
-        await write(pilot, "set-quota research/train --nominal gpu=64 --over evict")
+        await write(pilot, "set-quota research/train gpu=64 --over evict")
         await press(pilot, "enter")
         await read_to_the_end(pilot)
         await press(pilot, "y", "enter")

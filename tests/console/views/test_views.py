@@ -307,8 +307,8 @@ def test_an_action_is_possible_in_the_screen_exactly_where_the_catalogue_says() 
 
 def test_what_needs_words_says_which() -> None:
     by_id = {action.id: action for action in ACTIONS}
-    assert by_id["set_quota"].disabled_reason(Context("queues")) == "type :set-quota QUEUE --nominal gpu=24"
-    assert parse_command("set-quota research --nominal gpu=24", ACTIONS).argument == "research --nominal gpu=24"
+    assert by_id["set_quota"].disabled_reason(Context("queues")) == "type :set-quota QUEUE gpu=24"
+    assert parse_command("set-quota research gpu=24", ACTIONS).argument == "research gpu=24"
 
 
 def test_a_disabled_action_says_why() -> None:
