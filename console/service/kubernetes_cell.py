@@ -124,7 +124,7 @@ class KubernetesCell:
         error = self._error or (watch.fault if watch is not None else "") or lost
         age_s = max((each.age_s for each in kinds if each.age_s >= 0), default=0.0)
         report = MirrorReport(
-            where=self._line.reach.cluster.server,
+            where=self._line.reach.cluster.address,
             state="lost" if error else "following" if last is not None else "starting",
             scheduler="Kubernetes",
             release=can.version if can is not None else "",

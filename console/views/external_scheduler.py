@@ -300,16 +300,19 @@ def job_section(job: Mirrored, width: int, estimate: StartEstimate | None = None
 
 
 def _voices(job: Mirrored, width: int) -> Section:
-    """Each statement under who says it, in its own words."""
+    """Each statement under who says it, in its own words; words that several conditions repeat stand once."""
     lines: list[Line] = []
-    speaker, now_s = "", time.time()
+    speakers: dict[str, dict[str, list[Line]]] = {}
+    now_s = time.time()
     for each in job.voices:
-        if each.speaker != speaker:
-            speaker = each.speaker
-            lines.append(text_line(f"{printable(speaker)} says", "accent"))
         ago = f"  {duration(max(0, round((now_s - each.since_s) * 1000)))} ago" if each.since_s else ""
-        lines.append(Line(((printable(f"  {each.about}  {each.reason}".rstrip()), ""), (ago, "dim"))))
-        lines += [text_line("    " + part) for part in wrap(printable(each.text), max(20, width - 4))]
+        head = Line(((printable(f"  {each.about}  {each.reason}".rstrip()), ""), (ago, "dim")))
+        speakers.setdefault(each.speaker, {}).setdefault(each.text, []).append(head)
+    for speaker, said in speakers.items():
+        lines.append(text_line(f"{printable(speaker)} says", "accent"))
+        for text, heads in said.items():
+            lines += heads
+            lines += [text_line("    " + part) for part in wrap(printable(text), max(20, width - 4))]
     if job.disagrees:
         lines += [text_line(part, "warn") for part in wrap(printable(f"Our model disagrees: {job.disagrees}"), width)]
     return Section("In Kubernetes", tuple(lines))

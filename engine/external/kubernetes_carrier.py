@@ -284,7 +284,7 @@ class KubernetesDriver:
     def _abilities(self) -> Abilities:
         by: Any = "patch" if self._by_file else "api"
         lacks = lacks_of(self._line, by)
-        return Abilities(lacks, ways_of(lacks, by), f"Kubernetes at {self._line.reach.cluster.server}")
+        return Abilities(lacks, ways_of(lacks, by), f"Kubernetes at {self._line.reach.cluster.address}")
 
 
 def look_at(api: ChangeApi, intent: Intent, now_ms: int) -> FarLook:

@@ -97,8 +97,10 @@ def make_flavor(admin: Admin, name: str, labels: dict[str, str] | None = None) -
     return name
 
 
-def make_queue(admin: Admin, name: str, space: str, flavor: str, quota: dict[str, str], **spec: Any) -> str:
-    """A ClusterQueue, and a LocalQueue of that name in the namespace."""
+def make_queue(
+    admin: Admin, name: str, space: str, flavor: str, quota: dict[str, str], manager: str = "admin", **spec: Any
+) -> str:
+    """A ClusterQueue whose fields belong to that manager, and a LocalQueue of that name in the namespace."""
     resources = [{"name": resource, "nominalQuota": amount} for resource, amount in quota.items()]
     groups = [{"coveredResources": list(quota), "flavors": [{"name": flavor, "resources": resources}]}]
     body = {
@@ -107,7 +109,7 @@ def make_queue(admin: Admin, name: str, space: str, flavor: str, quota: dict[str
         "metadata": {"name": name},
         "spec": {"namespaceSelector": {}, "resourceGroups": groups, **spec},
     }
-    admin.do("POST", f"{QUEUES}/clusterqueues", body)
+    admin.do("PATCH", f"{QUEUES}/clusterqueues/{name}?fieldManager={manager}", body, "application/apply-patch+yaml")
     local = {
         "apiVersion": "kueue.x-k8s.io/v1beta2",
         "kind": "LocalQueue",

@@ -55,7 +55,9 @@ def ways_of(lacks: Iterable[type[cmd.Command]], act_by: ActBy) -> dict[type[cmd.
 def rehearse(api: ChangeApi, command: cmd.AnyCommand, token: str) -> tuple[str, ...]:
     """Have the API server try it without doing it, so that its webhooks, policies and managers speak before anybody
     votes; return what it says. Raises RefusedError with all that it refuses, and KubernetesUnavailable."""
-    lines, refused = [], []
+    lines: list[str] = []
+    refused: dict[str, str] = {}
+    """What is refused -> what to do."""
     steps = steps_of(command)
     for step in steps[:MAX_REHEARSED]:
         try:
@@ -63,9 +65,10 @@ def rehearse(api: ChangeApi, command: cmd.AnyCommand, token: str) -> tuple[str, 
         except EvictionBlocked as error:
             lines.append(f"{error.problem}: it would wait")
         except RefusedError as error:
-            refused.append(error.problem)
+            refused[error.problem] = error.remedy
     if refused:
-        raise RefusedError(f"the dry run is refused: {'; '.join(refused[:5])}", "Fix that first, or leave it out")
+        remedy = ". ".join(dict.fromkeys(filter(None, refused.values())))
+        raise RefusedError(f"the dry run is refused: {'; '.join(list(refused)[:5])}", remedy)
     more = (f"{len(steps) - MAX_REHEARSED} more were not tried",) if len(steps) > MAX_REHEARSED else ()
     return (*lines, *more)
 

@@ -134,8 +134,8 @@ def _conflict(what: str, status: ApiStatus, problem: str) -> KubernetesRefused:
     return OwnedByAnother(
         409,
         status.reason,
-        f"{what}: another manager set what is to be changed: {', '.join(owned)[:MAX_SAID]}",
-        "Change it where that manager takes it from, or hand the field to the manager 'muster' (docs/kubernetes.md)",
+        f"{what}: another manager owns what is to be changed: {', '.join(owned)[:MAX_SAID]}",
+        "Change it where that manager has it from, or hand the field to the manager 'muster' (docs/kubernetes-act.md)",
     )
 
 

@@ -63,6 +63,7 @@ class KubernetesCluster(msgspec.Struct, frozen=True, rename="kebab"):
     """An API server, and how its certificate is checked."""
 
     server: str = ""
+    """URL, with its scheme."""
     tls_server_name: str = ""
     insecure_skip_tls_verify: bool = False
     certificate_authority: str = ""
@@ -73,6 +74,11 @@ class KubernetesCluster(msgspec.Struct, frozen=True, rename="kebab"):
 
     def __post_init__(self) -> None:
         decoded("certificate-authority-data", self.certificate_authority_data)
+
+    @property
+    def address(self) -> str:
+        """As it is shown: HOST:PORT, and a path where it has one."""
+        return self.server.partition("://")[2]
 
 
 class KubernetesUser(msgspec.Struct, frozen=True, rename="kebab"):

@@ -11,11 +11,13 @@ from console.actions.registry import ACTIONS, SCREENS, ActionTarget, Context, ac
 from console.forms.filters import FilterError, parse_filter
 from console.tui.widgets.frame import lost_banner, top_bar
 from console.views.cell_overview import OverviewData, overview_columns
+from console.views.external_scheduler import job_section
 from console.views.lists import EventLog, ListView, meter, summary
 from console.views.nodes import node_columns
 from console.views.sections import Section
 from console.views.suggestions import followed_rows
 from console.views.workload import workload_columns
+from engine.external.mirror_report import Mirrored, SchedulerVoice
 from engine.model.errors import SpecError
 from engine.model.queries import COLUMNS, Change, DependencyDetail, GroupDetail, TopologyDetail, Unblocking
 from engine.model.specs import Affinity, Spread, Toleration
@@ -23,6 +25,20 @@ from recommender.findings.suggestions import Expected, Followed, Verdict
 from recommender.history.metrics import DAY_MS
 from runbooks.actions.catalogue import CATALOG
 from tests.console.fake_client import NOW_MS, FakeClient
+
+
+def test_words_that_kueue_repeats_for_several_conditions_stand_once() -> None:
+    told = "Preempted to make room"
+    voices = (
+        SchedulerVoice(speaker="Kueue", about="Evicted", reason="Preempted", text=told),
+        SchedulerVoice(speaker="Kueue", about="not Admitted", reason="NoReservation", text="no reservation"),
+        SchedulerVoice(speaker="Kueue", about="Requeued", reason="Preempted", text=told),
+    )
+    section = job_section(Mirrored(workload="w", job_id=0, state="", voices=voices), 60)
+    assert ["".join(text for text, _ in line.spans).rstrip() for line in section.lines] == [
+        "Kueue says", "  Evicted  Preempted", "  Requeued  Preempted", f"    {told}",
+        "  not Admitted  NoReservation", "    no reservation",
+    ]  # fmt: skip
 
 
 def test_a_list_asks_for_what_it_shows() -> None:
