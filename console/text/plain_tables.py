@@ -28,7 +28,7 @@ from console.text.terminal_text import (
     timestamp,
     visible,
 )
-from engine.model.quantities import usd
+from engine.model.quantities import counted, usd
 from engine.model.queries import COLUMNS, Column, Kind
 
 if TYPE_CHECKING:
@@ -189,13 +189,27 @@ BOUND = "only if nothing else takes the room"
 
 
 def unblocking_lines(answer: Unblocking) -> list[str]:
-    """The change that lets it start, as tried on a fork; or that none was found, and the changes that were tried."""
+    """The change that lets it start, as tried on a fork; or that none was found, and the changes that were tried. Where
+    others wait ahead for the same, also what starts the whole line up to it."""
     where = f"on a fork at v{answer.version:,}"
     if answer.found is not None:
-        return [f"would start if: {printable(answer.found.text)} (verified {where})"]
+        return [f"would start if: {printable(answer.found.text)} (verified {where})", *_line_up_to_it(answer, where)]
     if not answer.tried:
         return ["would start if: no single change to try"]
-    return [f"would start if: not known; tried {where}", *(f"  {printable(text)}" for text in answer.tried)]
+    tried = (f"  {printable(text)}" for text in answer.tried)
+    return [f"would start if: not known; tried {where}", *tried, *_line_up_to_it(answer, where)]
+
+
+def _line_up_to_it(answer: Unblocking, where: str) -> list[str]:
+    """What starts those ahead of it too."""
+    if not answer.ahead:
+        return []
+    ahead = f"{counted(answer.ahead, 'workload')} ahead of it {'waits' if answer.ahead == 1 else 'wait'} for the same"
+    if answer.line is None:
+        return [f"{ahead}: no change found that starts all {answer.ahead + 1:,}"]
+    if answer.found is not None and answer.line.edits == answer.found.edits:
+        return [f"{ahead}: the same change starts all {answer.ahead + 1:,}"]
+    return [f"{ahead}: all {answer.ahead + 1:,} would start if: {printable(answer.line.text)} (verified {where})"]
 
 
 def estimate_facts(likely: RuntimeEstimate) -> list[tuple[str, str]]:

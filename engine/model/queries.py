@@ -273,6 +273,10 @@ class Unblocking(msgspec.Struct, frozen=True, kw_only=True):
     """Earlier trials, each with its result."""
     forks: int
     """Forks of the cell that were made: one without any change, one for each that was tried."""
+    ahead: int = 0
+    """Workloads that go before it in its queue and wait for quota or room by the same rule."""
+    line: Counterfactual | None = None
+    """The change after which all of those start too, each in its turn. None: unknown, or nothing is ahead."""
 
 
 class HistoryItem(msgspec.Struct, frozen=True, kw_only=True):

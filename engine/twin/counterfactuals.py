@@ -4,13 +4,19 @@ Candidates follow from the primary reason, the cheapest for an operator first. E
 through the same entry point and scheduling cycle as in the cell. It counts only if the workload then has its nodes. So
 no answer shows a start that the scheduler would not make: work ahead in the order takes new capacity first, and a
 change that starts only that work is no answer. A search stops at its first success, and after MAX_FORKS forks.
+
+Where others wait ahead by the same rule there are two answers: what starts this workload now, which may take another
+place in the order, and what starts the whole line up to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sized
-from itertools import count as numbers
-from itertools import islice
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator, Sized
+from fractions import Fraction
+from functools import cached_property, partial
+from math import ceil
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,7 +24,7 @@ import numpy as np
 
 from engine.admission.workload_changes import spec_of
 from engine.capacity.index import OPEN
-from engine.capacity.task_shapes import ANY, Bonds, Shape, task_size
+from engine.capacity.task_shapes import Shape, task_size
 from engine.capacity.topology import Span, domain_room, lacking, levels_asked
 from engine.control import Engine
 from engine.model import commands as cmd
@@ -28,18 +34,10 @@ from engine.model.quantities import counted, shortlist, usd, utc
 from engine.model.queries import ConsolidationRequest, Counterfactual, Unblocking
 from engine.model.spec_parts import MICROUSD
 from engine.model.specs import (
-    LEVELS,
-    FlavorQuota,
-    NodeSpec,
     NodeState,
-    PoolSpec,
     QueueMode,
-    QueueSpec,
-    Resources,
-    TaskGroup,
     TopologyRequest,
     WorkloadSpec,
-    quantity,
 )
 from engine.placement.gang_placement import variants
 from engine.reads.pending_reasons import (
@@ -61,11 +59,16 @@ from engine.reads.pending_reasons import (
 )
 from engine.reads.quota_reasons import QUOTA, amount, borrowers
 from engine.scheduling.candidate_order import order_of
+from engine.scheduling.preemption import bound_rows
 from engine.state.cell_state import BOUND, State
 from engine.state.queue_tree import Lack, QueueTree
 from engine.twin.consolidation import plan
+from engine.twin.pool_growth import PoolGrowth, free_names, grown, pools_that_could_grow
+from engine.twin.quota_growth import QuotaGrowth
 
 MAX_FORKS = 12
+MAX_LINE_FORKS = 6
+"""Further forks, for what starts the line up to the workload."""
 MAX_AHEAD = 5
 """Workloads that are held to let one pass. With more, another order is the smaller change."""
 MAX_LENDERS = 3
@@ -74,10 +77,8 @@ MAX_NEW_TASKS = 4096
 """Room for that many more tasks is tried at most."""
 MAX_ROUNDS = 4
 """Number of times that more quota is added for others that took what was meant for the workload."""
-DEVICE = 1000
-"""Milli-GPU of a whole device."""
-QUOTA_STEPS = (1000, 1024, DEVICE, 1024)
-"""Steps in which people give quota, in the order of RESOURCES: whole CPUs, GiB and devices."""
+MAX_POOLS = 2
+"""Pools that are tried for new nodes, one after the other."""
 
 
 class ChangeTrial(NamedTuple):
@@ -88,6 +89,8 @@ class ChangeTrial(NamedTuple):
     edits: tuple[cmd.AnyCommand, ...]
     starts: str = ""
     """Id of a copy that starts in place of the workload."""
+    rows: tuple[int, ...] = ()
+    """Other workloads that have to start too."""
 
 
 def verified(engine: Engine, workload_id: str) -> Unblocking:
@@ -103,12 +106,18 @@ def verified(engine: Engine, workload_id: str) -> Unblocking:
     settled.settle()
     search = _Search(settled, row)
     nothing = ChangeTrial("nothing", "the next scheduling cycle runs", ())
+    found, line, ahead = None, None, 0
     try:
-        found = _stated(nothing, workload_id) if settled.state.is_bound(row) else search.run()
+        if settled.state.is_bound(row):
+            found = _stated(nothing, workload_id)
+        else:
+            found, ahead = search.run(), len(search.ahead_by_same_rule)
+            line = search.line() if ahead else None
     finally:
         search.forget()
         settled.forget()
-    return Unblocking(version=engine.version, found=found, tried=tuple(search.tried), forks=search.forks)
+    tried = tuple(search.tried)
+    return Unblocking(version=engine.version, found=found, tried=tried, forks=search.forks, ahead=ahead, line=line)
 
 
 class _Search:
@@ -120,6 +129,7 @@ class _Search:
         self.id: str = engine.state.workloads.ids[row]
         self.tried: list[str] = []
         self.forks = 1
+        self._most_forks = MAX_FORKS
         self._engine = engine
         self._after: State = engine.state
         """State of the cell after the last trial."""
@@ -140,14 +150,42 @@ class _Search:
                     return found
         return None
 
+    def line(self) -> Counterfactual | None:
+        """What starts the workload and all that wait ahead of it by the same rule, in the order they have."""
+        self._most_forks = self.forks + MAX_LINE_FORKS
+        rows = (*self.ahead_by_same_rule, self.row)
+        if self._engine.reader.explainer.token(self.row) == QUOTA:
+            return next((found for found in self._more_quota(rows) if found is not None), None)
+        return self._nodes_for_line(rows)
+
+    @cached_property
+    def ahead_by_same_rule(self) -> list[int]:
+        """Rows that go before it in its queue and wait for quota or room as it does; empty for other reasons."""
+        token = self._engine.reader.explainer.token
+        mine = token(self.row)
+        return [row for row in self._rows_ahead() if token(row) == mine] if mine in _OF_AMOUNTS else []
+
+    def _rows_ahead(self) -> list[int]:
+        """All that go before it in its queue, in the order of their age."""
+        state = self.state
+        mine = order_of(state, state.pending_key(self.row), self.row)
+        queue = state.workloads.queue[self.row]
+        found: list[int] = []
+        for key, group in state.pending.groups.items():
+            if key[1] == queue:
+                rows = group.rows[group.front :]
+                found += rows[: bisect_left(rows, mine, key=partial(order_of, state, key))]
+        return sorted(found)
+
     # -- trying -------------------------------------------------------------------------------------------------------
 
     def _try(self, trial: ChangeTrial) -> Counterfactual | None:
         return _stated(trial, self.id) if self._starts(trial) else None
 
     def _starts(self, trial: ChangeTrial) -> bool:
-        """True if the workload has its nodes after the change. False without a try when all forks are used up."""
-        if self.forks == MAX_FORKS:
+        """True if the workload, and the others that the trial is for, have their nodes after the change. False without
+        a try when all forks are used up."""
+        if self.forks >= self._most_forks:
             return False
         self.forks += 1
         self.forget()
@@ -158,9 +196,10 @@ class _Search:
             return False
         self._after = fork.state
         starts = fork.state.workloads.row(trial.starts or self.id)
-        if fork.state.is_bound(starts):
+        waiting = next((row for row in (*trial.rows, starts) if not fork.state.is_bound(row)), None)
+        if waiting is None:
             return True
-        then = fork.reader.explainer.reasons(starts)
+        then = fork.reader.explainer.reasons(waiting)
         self.tried.append(f"{trial.text}: then {then[0].token if then else 'it is gone'}")
         return False
 
@@ -169,7 +208,7 @@ class _Search:
         or is nothing at all."""
         best: ChangeTrial | None = None
         at, step = low, 1
-        while low <= high and self.forks < MAX_FORKS:
+        while low <= high and self.forks < self._most_forks:
             trial = trial_of(at)
             if self._starts(trial):
                 best, high = trial, at - 1
@@ -237,17 +276,38 @@ class _Search:
 
     def ahead(self) -> Iterator[Counterfactual | None]:
         """Hold what is ahead of it in its strict queue, where that is little."""
-        state = self.state
-        w = state.workloads
-        mine = order_of(state, state.pending_key(self.row), self.row)
-        queue = w.queue[self.row]
-        groups = [(key, group) for key, group in state.pending.groups.items() if key[1] == queue]
-        before = [row for key, group in groups for row in group.rows[group.front :] if order_of(state, key, row) < mine]
+        before = self._rows_ahead()
         if len(before) <= MAX_AHEAD:
-            ids = tuple(w.ids[row] for row in sorted(before))
-            yield self._try(
-                ChangeTrial("ahead", f"{', '.join(ids)} ahead of it {_be(ids)} put on hold", (cmd.Hold(ids=ids),))
-            )
+            yield self._try(ChangeTrial("ahead", *self._held(before)))
+
+    def _held(self, rows: list[int]) -> tuple[str, tuple[cmd.AnyCommand, ...]]:
+        ids = tuple(self.state.workloads.ids[row] for row in rows)
+        return f"{', '.join(ids)} ahead of it {_be(ids)} put on hold", (cmd.Hold(ids=ids),)
+
+    def _let_past(self, trial: ChangeTrial) -> Counterfactual | None:
+        """The trial together with a place before the others ahead: a higher priority, the lowest that is enough; or
+        those ahead on hold, where they are few. What is preempted for it is told."""
+        change = self._first_in_order()
+        if change is None:
+            return None
+        text, edits = change
+        both = trial._replace(text=f"{trial.text}, and {text}", edits=(*trial.edits, *edits))
+        if not self._starts(both):
+            return None
+        w, after = self.state.workloads, self._after
+        stopped = [w.ids[row] for row in bound_rows(self.state).tolist() if not after.is_bound(row)]
+        preempts = f"; that preempts {shortlist(stopped, 3)}" if stopped else ""
+        return _stated(both._replace(text=both.text + preempts), self.id)
+
+    def _first_in_order(self) -> tuple[str, tuple[cmd.AnyCommand, ...]] | None:
+        w, ahead = self.state.workloads, self.ahead_by_same_rule
+        highest = max((w.band_at(row), w.value_at(row)) for row in ahead)
+        higher = [w.priority_classes[row] for row in w.priority_of.values()]
+        higher = [spec for spec in higher if (spec.value if spec.band is None else spec.band, spec.value) > highest]
+        if higher:
+            name = min(higher, key=lambda spec: (spec.preemption != "never", spec.value)).name
+            return f"{self.id} gets priority {name}", (cmd.SetPriority(ids=(self.id,), priority_class=name),)
+        return self._held(ahead) if len(ahead) <= MAX_AHEAD else None
 
     def other_order(self) -> Iterator[Counterfactual | None]:
         spec = self.state.queues.specs[self.state.workloads.queue[self.row]]
@@ -347,36 +407,24 @@ class _Search:
         return chosen if short <= 0 else []
 
     def more_quota(self) -> Iterator[Counterfactual | None]:
-        """Add the missing nominal quota of its queue, at whichever vertex above; and again, when others ahead of it
-        took that.
+        """The missing nominal quota of its queue, at whichever vertex above; with a place before the others, where they
+        would take it; and again as much as others of other queues took.
         """
-        added: dict[tuple[int, int], int] = {}
+        growth = QuotaGrowth()
+        for found in self._more_quota((self.row,), growth):
+            yield found
+            if self.ahead_by_same_rule:
+                yield self._let_past(ChangeTrial("quota", *growth.change()))
+
+    def _more_quota(self, rows: tuple[int, ...], growth: QuotaGrowth | None = None) -> Iterator[Counterfactual | None]:
+        """Quota for all of these at once; and more, when others took some of that."""
+        growth = growth or QuotaGrowth()
         after = self.state
         for _ in range(MAX_ROUNDS):
-            raised = after.queues.copy()
-            before = sum(added.values())
-            while (lack := self._lack(raised)) is not None:
-                vertex = self._to_be_raised(lack)
-                if not _may_name(raised, vertex, lack.slot):
-                    return
-                step = QUOTA_STEPS[lack.slot % len(QUOTA_STEPS)]
-                more = -(-lack.short // step) * step
-                added[vertex, lack.slot] = added.get((vertex, lack.slot), 0) + more
-                raised.change(_with_more(raised, vertex, lack.slot, more))
-            if sum(added.values()) == before:
+            if not growth.admit(after, [row for row in rows if not after.is_bound(row)]):
                 return
-            specs = {vertex: raised.specs[vertex] for vertex, _ in added}
-            edits = tuple(cmd.ChangeQueue(queue=spec, over="keep") for spec in specs.values())
-            text = " and ".join(_more_nominal(raised, vertex, slot, more) for (vertex, slot), more in added.items())
-            found = self._try(ChangeTrial("quota", text, edits))
-            yield found
+            yield self._try(ChangeTrial("quota", *growth.change(), rows=rows))
             after = self._after
-
-    def _to_be_raised(self, lack: Lack) -> int:
-        """Its own queue; of a pool that it does not name, the vertex that refuses."""
-        queue: int = self.state.workloads.queue[self.row]
-        pool, _ = self.state.queues.named_slot(lack.slot)
-        return queue if not pool or pool in self.state.queues.flavors_of(queue) else lack.vertex
 
     def _lack(self, queues: QueueTree) -> Lack | None:
         """The missing quota in the way to start that it prefers."""
@@ -460,7 +508,7 @@ class _Search:
             yield self._try(ChangeTrial("consolidate", text, (cmd.Migrate(moves=moves),)))
 
     def more_nodes(self) -> Iterator[Counterfactual | None]:
-        """The fewest more tasks of each group that lacks room that there would have to be room for."""
+        """The fewest more nodes of a pool of the cell; of one pool for each group that lacks room, where several do."""
         workload_class = self.state.workloads.class_at(self.row)
         if workload_class.reservation:
             return
@@ -468,19 +516,53 @@ class _Search:
         missing = [max(0, tasks) for tasks in self._missing(home)]
         if not any(missing):
             missing = list(workload_class.least)
-        sites = [
-            _Site(self.state, self.row, group, shape, home)
-            for group, (shape, tasks) in enumerate(zip(self._shapes(), missing, strict=True))
-            if tasks
-        ]
-        if sum(missing) > MAX_NEW_TASKS or not all(site.per_node for site in sites):
+        lacking_room = [(shape, tasks) for shape, tasks in zip(self._shapes(), missing, strict=True) if tasks]
+        pools = [pools_that_could_grow(self.state, shape, tasks, home) for shape, tasks in lacking_room]
+        for (shape, _), found in zip(lacking_room, pools, strict=True):
+            if not found:
+                self.tried.append(f"more nodes: no pool of the cell has nodes for a task of {task_size(shape)}")
+                return
+        if len(pools) > 1:
+            sizes = zip(pools, lacking_room, strict=True)
+            wanted = [(each[0], each[0].nodes_for(tasks)) for each, (_, tasks) in sizes]
+            yield self._try(self._grown(wanted))
             return
-        if len(sites) > 1:
-            yield self._try(_grown([(site, -(-missing[site.group] // site.per_node)) for site in sites]))
-            return
-        site = sites[0]
-        fewest = -(-missing[site.group] // site.per_node)
-        yield self._least(max(1, fewest - 1), MAX_NEW_TASKS // site.per_node, lambda nodes: _grown([(site, nodes)]))
+        for growth in pools[0][:MAX_POOLS]:
+            yield from self._nodes_of(growth, missing=lacking_room[0][1])
+
+    def _nodes_of(self, growth: PoolGrowth, missing: int) -> Iterator[Counterfactual | None]:
+        """The fewest nodes of one pool: room for the tasks that lack it, if need be with a place before the others."""
+        fewest, most = growth.nodes_for(missing), MAX_NEW_TASKS // growth.per_node
+        if self.ahead_by_same_rule:
+            yield self._least(max(1, fewest - 1), min(fewest, most), lambda nodes: self._grown([(growth, nodes)]))
+            yield self._let_past(self._grown([(growth, fewest)]))
+        yield self._least(max(1, fewest - 1), most, lambda nodes: self._grown([(growth, nodes)]))
+
+    def _grown(self, wanted: list[tuple[PoolGrowth, int]], rows: tuple[int, ...] = ()) -> ChangeTrial:
+        return ChangeTrial("capacity", *grown(self.state, wanted), rows=rows)
+
+    def _nodes_for_line(self, rows: tuple[int, ...]) -> Counterfactual | None:
+        """The fewest nodes that start all of these. Those alike are counted together, each in the pool it likes best;
+        with one pool for all, the number is the smallest."""
+        w = self.state.workloads
+        home = self._homes()[0]
+        nodes: dict[PoolGrowth, Fraction] = {}
+        for cls, count in Counter(w.cls[row] for row in rows).items():
+            shapes, least = w.classes[cls].shapes, w.classes[cls].least
+            for shape, tasks in zip(shapes, least, strict=True):
+                lacks = tasks * count - self.state.capacity.slots(shape)
+                found = pools_that_could_grow(self.state, shape, lacks, home) if lacks > 0 else []
+                if lacks > 0 and not found:
+                    return None
+                for growth in found[:1]:
+                    same = next((known for known in nodes if known.key == growth.key), growth)
+                    nodes[same] = nodes.get(same, Fraction()) + Fraction(lacks, growth.per_node)
+        wanted = [(growth, ceil(number)) for growth, number in nodes.items()]
+        if len(wanted) != 1:
+            return self._try(self._grown(wanted, rows)) if wanted else None
+        [(growth, fewest)] = wanted
+        most = max(fewest, MAX_NEW_TASKS // growth.per_node)
+        return self._least(max(1, fewest - 1), most, lambda number: self._grown([(growth, number)], rows))
 
     def wider(self) -> Iterator[Counterfactual | None]:
         """Its level preferred instead of required."""
@@ -529,138 +611,11 @@ class _Search:
         return not w.kept[self.row] and w.array[self.row] < 0
 
 
-class _Site:
-    """The place of new nodes for the tasks of one group: in a pool of their own, each just large enough for one task;
-    or, where the group or the quota names pools, in the pool it prefers.
-    """
-
-    def __init__(self, state: State, row: int, group: int, shape: Shape, home: Span | None) -> None:
-        """`home`: the domain that they should be in, if that matters."""
-        capacity, w = state.capacity, state.workloads
-        self.capacity = capacity
-        self.group = group
-        self.task: TaskGroup = w.class_at(row).groups[group]
-        like = shape.pools[0] if shape.pools else None
-        self.is_new = like is None or not (self.task.pools or state.queues.flavored(w.queue[row]))
-        self.pool: PoolSpec = self._like(None if like is None else capacity.pools[like])
-        self.shape = Shape(self.task, [self.pool], Bonds(qos=w.class_at(row).bonds.qos))
-        self.per_node = self.shape.most_on(self.pool) if self.shape.pools else 0
-        """Tasks that one such node holds; 0 when it holds none."""
-        alone = shape.terms is not None and bool(shape.terms.apart or shape.terms.shunned)
-        """True if it must be alone: where its place is unknown, no other work is near it."""
-        self.place = self._place_in(home, shape) if home is not None else {} if alone else self._place(like)
-        """Level -> name of where they stand."""
-
-    def _like(self, pool: PoolSpec | None) -> PoolSpec:
-        if pool is not None and not self.is_new:
-            return pool
-        cpu, memory, gpu_milli, disk = self.task.request.vector()
-        one = Resources(cpu_milli=cpu, memory_mib=memory, gpu_milli=-(-gpu_milli // DEVICE) * DEVICE, disk_mib=disk)
-        if pool is None:
-            model = self.task.gpu_models[0] if self.task.gpu_models and gpu_milli else ""
-            named_pools = [name for name in self.task.pools if name not in self.capacity.pool_of]
-            pool = PoolSpec(name=named_pools[0] if named_pools else "pool", capacity=one, gpu_model=model)
-        name = _free_names(f"{pool.name[:90]}-{self.task.name[:20]}", self.capacity.pool_of, 1)[0]
-        labels = pool.labels | {key: values[0] for key, values in self.task.node_labels.items() if values[0] != ANY}
-        kept = {key: value for key, value in labels.items() if key not in self.task.avoid_labels}
-        return msgspec.structs.replace(
-            pool, name=name, capacity=one, labels=kept, taints=(), nvlink_group=0, overcommit={}
-        )
-
-    def _place(self, pool: int | None) -> dict[str, str]:
-        """The place with most free devices of the pool, so that a gang stays close together."""
-        capacity = self.capacity
-        nodes = np.flatnonzero(view(capacity.pool) == pool) if pool is not None else np.empty(0, np.int64)
-        if not len(nodes):
-            return {}
-        racks = view(capacity.rack)[nodes]
-        free = np.bincount(racks, weights=np.bitwise_count(view(capacity.whole)[nodes]))
-        rack = int(free.argmax()) if free.any() else int(racks[0])
-        return self._names_at(int(nodes[np.flatnonzero(racks == rack)[0]]), ("zone", "block", "rack"))
-
-    def _place_in(self, home: Span, shape: Shape) -> dict[str, str]:
-        """The place in the domain, down to the level that is required."""
-        required = shape.topology.required if shape.topology is not None else None
-        levels = LEVELS[: LEVELS.index(required or "node") + 1]
-        return self._names_at(int(domain_room(self.capacity).tree.rows[home[0]]), levels)
-
-    def _names_at(self, node: int, levels: tuple[str, ...]) -> dict[str, str]:
-        capacity = self.capacity
-        return {at: capacity.places.names[getattr(capacity, at)[node]] for at in levels if at != "node"}
-
-    def text(self, nodes: int) -> str:
-        """So many nodes, in words."""
-        level = next((at for at in ("rack", "block", "zone", "region") if self.place.get(at)), "")
-        where = f" in {level} {self.place[level]}" if level else ""
-        if not self.is_new:
-            return f"{counted(nodes, 'node')} more in pool {self.pool.name}{where}"
-        tasks = nodes * self.per_node
-        vector = self.task.request.vector()
-        scarce = next(i for i in _SCARCEST if vector[i])
-        model = f" of model {self.pool.gpu_model}" if self.pool.gpu_model and self.task.request.gpu_milli else ""
-        room = f"as room for {counted(tasks, 'task')} of {task_size(self.shape)}"
-        return f"{quantity(scarce, vector[scarce] * tasks)} more{model}{where}, {room}"
-
-
-def _grown(wanted: list[tuple[_Site, int]]) -> ChangeTrial:
-    """Edits for so many new nodes on each site."""
-    edits: list[cmd.AnyCommand] = [cmd.AddPools(pools=(site.pool,)) for site, _ in wanted if site.is_new]
-    nodes: list[NodeSpec] = []
-    for site, count in wanted:
-        taken = site.capacity.row_of.keys() | {node.id for node in nodes}
-        names = _free_names(f"{site.pool.name[:100]}-new", taken, count)
-        nodes += [msgspec.structs.replace(NodeSpec(id=n, pool=site.pool.name), **site.place) for n in names]
-    edits.append(cmd.AddNodes(nodes=tuple(nodes)))
-    return ChangeTrial("capacity", " and ".join(site.text(count) for site, count in wanted), tuple(edits))
-
-
-def _may_name(tree: QueueTree, vertex: int, slot: int) -> bool:
-    """True if the vertex may be given quota of the slot's pool. A queue that names no pools takes any; the first it
-    names would close the others to it.
-    """
-    pool, _ = tree.named_slot(slot)
-    return not pool or pool in tree.flavors_of(vertex) or bool(tree.children[vertex])
-
-
-def _with_more(tree: QueueTree, vertex: int, slot: int, more: int) -> QueueSpec:
-    """The spec of the vertex with more nominal quota in one slot."""
-    spec: QueueSpec = tree.specs[vertex]
-    pool, resource = tree.named_slot(slot)
-    if pool:
-        flavors = list(spec.flavors)
-        at = next((i for i, flavor in enumerate(flavors) if flavor.pool == pool), len(flavors))
-        if at == len(flavors):
-            flavors.append(FlavorQuota(pool=pool))
-        flavors[at] = msgspec.structs.replace(flavors[at], nominal=_plus(flavors[at].nominal, resource, more))
-        return msgspec.structs.replace(spec, flavors=tuple(flavors))
-    nominal, burst = _plus(spec.nominal, resource, more), spec.burst
-    if burst is not None and resource in burst.limit:
-        # A burst limit below nominal quota and borrowing limit together is refused.
-        burst = msgspec.structs.replace(burst, limit=_plus(burst.limit, resource, more))
-    return msgspec.structs.replace(spec, nominal=nominal, burst=burst)
-
-
-def _more_nominal(tree: QueueTree, vertex: int, slot: int, more: int) -> str:
-    pool, _ = tree.named_slot(slot)
-    where = f" in pool {pool}" if pool else ""
-    return f"{amount(slot, more)} more nominal quota{where} in queue {tree.specs[vertex].name}"
-
-
-def _plus(given: dict[str, int], resource: str, more: int) -> dict[str, int]:
-    return given | {resource: given.get(resource, 0) + more}
-
-
 def _spec_of(state: State, row: int, **changes: Any) -> WorkloadSpec:
     """The workload as if it were submitted now, under another id."""
     w = state.workloads
     taken = w.row_of.keys() | w.array_names.index.keys()
-    return spec_of(state, row, _free_names(f"{w.ids[row][:110]}-again", taken, 1)[0], **changes)
-
-
-def _free_names(base: str, taken: Container[str], count: int) -> list[str]:
-    """`<base>-<number>`, as many as asked for, of those that nobody has."""
-    free = (name for i in numbers(1) if (name := f"{base}-{i}") not in taken)
-    return list(islice(free, count))
+    return spec_of(state, row, free_names(f"{w.ids[row][:110]}-again", taken, 1)[0], **changes)
 
 
 def _stated(trial: ChangeTrial, workload_id: str, *, smallest: bool = False) -> Counterfactual:
@@ -674,8 +629,8 @@ def _be(names: Sized) -> str:
     return "is" if len(names) == 1 else "are"
 
 
-_SCARCEST = (2, 0, 1, 3)
-"""Indexes into RESOURCES: what a request is known by, if it asks for it."""
+_OF_AMOUNTS = frozenset((QUOTA, CAPACITY, FRAGMENTED, SCATTERED, NO_NODES))
+"""Reasons that more of something may end, for all that wait by them."""
 _LOOKS: dict[str, tuple[Callable[[_Search], Iterator[Counterfactual | None]], ...]] = {
     ON_HOLD: (_Search.release,),
     SUSPENDED: (_Search.resume,),

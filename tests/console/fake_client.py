@@ -554,9 +554,13 @@ class FakeClient(Client):
         )
 
     def unblocking(self, workload_id: str) -> Unblocking:
-        text = self._text(9, "16 GPU more of model H100-80 in rack rack-02, as room for 2 tasks of 8 GPU")
+        text = self._text(9, f"2 more nodes in pool h100, and {workload_id} gets priority high")
         found = Counterfactual(kind="capacity", text=text, edits=(), starts=workload_id, smallest=True)
-        return Unblocking(version=self.version, found=found, tried=(), forks=3)
+        more = self._text(9, "11 more nodes in pool h100")
+        line = Counterfactual(
+            kind="capacity", text=more, edits=({"do": "add_nodes"},), starts=workload_id, smallest=True
+        )
+        return Unblocking(version=self.version, found=found, tried=(), forks=3, ahead=9, line=line)
 
     def node(self, node_id: str) -> NodeDetail:
         row = self._find(node_id, "nodes")

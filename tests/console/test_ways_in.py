@@ -54,7 +54,7 @@ MAKERS = {
     "console/evals/engine_runs.py": "a trace's own engine",
     "engine/external/mirror_passes.py": "what Slurm did: `Observe` alone",
     "engine/external/intent_carrier.py": "what became of intents: `SettleIntents` alone",
-    "engine/twin/counterfactuals.py": "a fork",
+    **{f"engine/twin/{subject}.py": "a fork" for subject in ("counterfactuals", "quota_growth")},
     "engine/admission/what_if_edits.py": "a fork",
     "engine/twin/consolidation.py": "a fork",
 }

@@ -175,12 +175,12 @@ def test_why_tells_what_would_let_it_start_and_that_this_was_tried(
     version = loop.engine.version
     assert shell("why", "second") == 0
     told = " ".join(capsys.readouterr().out.split())
-    change = "16 GPU more of model H100 in rack r0, as room for 2 tasks of 1 CPU + 8 GPU"
+    change = "2 more nodes in pool gpu"
     assert f"would start if: {change} (verified on a fork at v{version:,})" in told
     assert "→ room for 2 tasks more" in told
     assert shell("why", "second", "--json") == 0
     found = json.loads(capsys.readouterr().out)["unblocking"]["found"]
-    assert [edit["do"] for edit in found["edits"]] == ["add_pools", "add_nodes"]
+    assert [edit["do"] for edit in found["edits"]] == ["add_nodes"]
     assert loop.engine.version == version
     assert shell("why", "first", "--json") == 0
     assert json.loads(capsys.readouterr().out)["unblocking"] is None

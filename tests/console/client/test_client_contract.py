@@ -193,7 +193,7 @@ def test_what_would_let_work_start_is_told_and_not_done(connect: Connect, loop: 
     assert answer.version == before[0]
     assert answer.found is not None
     assert (answer.found.kind, answer.found.starts, answer.found.smallest) == ("capacity", "b", True)
-    assert answer.found.edits[1]["do"] == "add_nodes"
+    assert answer.found.edits[0]["do"] == "add_nodes"
     assert client.unblocking("a").found is None
     assert client.workload("a/unblocking").id == "a/unblocking"
     with pytest.raises(NotFoundError, match="'nothing'"):

@@ -157,7 +157,8 @@ def test_the_workload_page_says_what_would_start_it_once_that_is_known() -> None
     view = client.workload("wl-000003")
     left, _ = workload_columns(view, 60, client.unblocking("wl-000003"))
     text = " ".join(lines([left[1]]))
-    assert "would start if: 16 GPU more" in text
+    assert "would start if: 2 more nodes in pool h100" in text
+    assert "9 workloads ahead of it wait for the same: all 10 would start if: 11 more nodes in pool h100" in text
     assert f"verified on a fork at v{client.version:,}" in text
     unknown = Unblocking(version=1, found=None, tried=("it is released: then Fragmented",), forks=2)
     left, _ = workload_columns(view, 60, unknown)

@@ -28,14 +28,18 @@ from engine.model.specs import (
     QueueSpec,
     ReservationSpec,
     Resources,
+    ScalingSpec,
+    Taint,
     TaskGroup,
+    Toleration,
+    TopologyRequest,
     WorkloadSpec,
     WorkloadState,
 )
 from engine.placement.gang_placement import place, variants
 from engine.state.cell_state import BOUND, State
 from engine.state.workloads import DEPENDS_ON
-from engine.twin.counterfactuals import MAX_FORKS, verified
+from engine.twin.counterfactuals import MAX_FORKS, MAX_LINE_FORKS, verified
 
 S = 1000
 HOUR = 3600 * S
@@ -69,12 +73,28 @@ def told(engine: Engine, name: str) -> Counterfactual:
     before = engine.state.digest()
     answer = verified(engine, name)
     assert engine.state.digest() == before
-    assert (answer.version, answer.forks <= MAX_FORKS) == (engine.version, True)
+    assert (answer.version, answer.forks <= MAX_FORKS + MAX_LINE_FORKS) == (engine.version, True)
     found = answer.found
     assert found is not None, answer.tried
     assert found.verified
     assert starts(engine, found)
     return found
+
+
+def line_of(engine: Engine, name: str, ahead: int) -> Counterfactual:
+    """What is stated for the line up to the workload: it starts all that are ahead, and the workload."""
+    answer = verified(engine, name)
+    assert (answer.ahead, answer.line is not None) == (ahead, True), answer.tried
+    line = answer.line
+    assert line is not None
+    after = apply(engine, line).state
+    mine = engine.workload(name)
+    line_up = [engine.workload(other) for other in engine.state.workloads.ids]
+    waiting = [other for other in line_up if other.reasons and other.queue == mine.queue and other.position]
+    upto = [other.id for other in waiting if other.position <= mine.position]
+    assert len(upto) == ahead + 1
+    assert [other for other in upto if not after.is_bound(after.workloads.row(other))] == []
+    return line
 
 
 # -- kinds ------------------------------------------------------------------------------------------------------------
@@ -148,26 +168,124 @@ def test_as_much_more_quota_as_lacks_and_not_a_milli_gpu_less() -> None:
 def test_quota_is_given_in_whole_devices_and_cpus() -> None:
     engine = cell(quota={"gpu_milli": 1000, "cpu_milli": 2000})
     engine.command(submit(workload("x", gpu=800, cpu=1700), workload("y", gpu=300, cpu=500)))
-    assert told(engine, "y").text == "1 CPU more nominal quota in queue a and 1 GPU more nominal quota in queue a"
+    assert told(engine, "y").text == "1 CPU and 1 GPU more nominal quota in queue a"
 
 
 def test_others_ahead_take_new_quota_first_and_are_counted_in() -> None:
     engine = borrowing()
     engine.command(submit(workload("a0", queue="a", gpu=8000), workload("a1", queue="a", gpu=16_000 // 2, count=2)))
-    assert told(engine, "a1").text == "20 GPU more nominal quota in queue a"
+    assert told(engine, "a1").text == "12 GPU more nominal quota in queue a, and a1 gets priority high"
+    assert line_of(engine, "a1", 1).text == "20 GPU more nominal quota in queue a"
 
 
-def test_room_for_the_fewest_tasks_in_the_rack_where_most_is_free() -> None:
+def test_where_ten_wait_ahead_there_is_what_starts_this_one_and_what_drains_the_line() -> None:
+    engine = cell(quota={"gpu_milli": 8000})
+    engine.command(submit(workload("now", gpu=8000)))
+    engine.command(submit(*(workload(f"w{i}", gpu=2000) for i in range(12)), workload("other", queue="b", cpu=1)))
+    found = told(engine, "w10")
+    assert found.text == "2 GPU more nominal quota in queue a, and w10 gets priority high"
+    assert found.edits[1] == {"do": "set_priority", "ids": ("w10",), "priority_class": "high"}
+    assert line_of(engine, "w10", 10).text == "22 GPU more nominal quota in queue a"
+    assert verified(engine, "w0").line is None, "nothing is ahead of the first"
+
+
+def test_those_ahead_are_held_where_no_priority_is_higher() -> None:
+    engine = cell(quota={"gpu_milli": 8000})
+    engine.command(submit(*(workload(f"w{i}", gpu=8000, priority="high") for i in range(3))))
+    assert told(engine, "w2").text == "8 GPU more nominal quota in queue a, and w1 ahead of it is put on hold"
+
+
+def test_the_work_that_a_higher_priority_preempts_is_told() -> None:
+    classes = (*CLASSES[:2], PriorityClassSpec(name="high", value=900, preemption="lower"))
+    spec = msgspec.structs.replace(small_cell(gpu_nodes=1, cpu_nodes=0), priority_classes=classes)
+    engine = Engine.open(None, cell=spec)
+    engine.command(submit(workload("now", gpu=6000)))
+    engine.command(submit(*(workload(f"w{i}", gpu=8000) for i in range(2))))
+    answer = verified(engine, "w1")
+    assert answer.found is not None
+    assert answer.line is not None
+    after = apply(engine, answer.found).state
+    stopped = not after.is_bound(after.workloads.row("now"))
+    assert answer.found.text.endswith("; that preempts now") == stopped
+
+
+def test_the_line_is_of_whole_nodes_of_a_real_pool() -> None:
+    engine = cell(gpu_nodes=1, cpu_nodes=1)
+    engine.command(submit(workload("now", gpu=8000), *(workload(f"w{i}", gpu=4000) for i in range(10))))
+    assert told(engine, "w9").text == "1 more node in pool gpu, and w9 gets priority high"
+    line = line_of(engine, "w9", 9)
+    assert line.text == "5 more nodes in pool gpu"
+    assert line.smallest
+
+
+def test_the_line_of_different_requests_is_of_several_pools() -> None:
+    engine = cell(gpu_nodes=1, cpu_nodes=1)
+    engine.command(submit(workload("gpus", gpu=8000), workload("cpus", cpu=32_000, pools=("cpu",))))
+    engine.command(submit(workload("c0", cpu=32_000, pools=("cpu",)), workload("g0", gpu=8000)))
+    engine.command(submit(workload("g1", gpu=8000)))
+    assert line_of(engine, "g1", 2).text == "1 more node in pool cpu and 2 more nodes in pool gpu"
+
+
+def test_nothing_helps_where_no_pool_has_such_nodes() -> None:
+    spec = small_cell(gpu_nodes=2, cpu_nodes=0)
+    nodes = (spec.nodes[0], msgspec.structs.replace(spec.nodes[1], labels={"disk": "nvme"}))
+    engine = Engine.open(None, cell=msgspec.structs.replace(spec, nodes=nodes))
+    group = TaskGroup(count=1, request=Resources(gpu_milli=8000), node_labels={"disk": ("nvme",)})
+    engine.command(cmd.Cordon(ids=("g1",)))
+    engine.command(submit(msgspec.structs.replace(workload("x"), groups=(group,))))
+    engine.command(cmd.RemoveNodes(ids=("g1",)))
+    answer = verified(engine, "x")
+    assert answer.found is None
+    assert answer.tried == ("more nodes: no pool of the cell has nodes for a task of 8 GPU",)
+
+
+def test_new_nodes_are_like_those_of_the_pool_that_the_tasks_may_use() -> None:
+    spec = small_cell(gpu_nodes=2, cpu_nodes=0)
+    taint = Taint(key="team", value="vision")
+    nodes = (
+        spec.nodes[0],
+        msgspec.structs.replace(spec.nodes[1], labels={"disk": "nvme", "serial": "17"}, taints=(taint,)),
+    )
+    engine = Engine.open(None, cell=msgspec.structs.replace(spec, nodes=nodes))
+    group = TaskGroup(
+        count=1,
+        request=Resources(cpu_milli=1000, gpu_milli=8000),
+        node_labels={"disk": ("nvme",)},
+        tolerations=(Toleration(key="team", value="vision"),),
+    )
+    engine.command(submit(*(msgspec.structs.replace(workload(name), groups=(group,)) for name in "xy")))
+    found = told(engine, "y")
+    assert found.text == "1 more node in pool gpu with disk=nvme"
+    [node] = msgspec.convert(found.edits[0], cmd.AnyCommand).nodes
+    assert node.taints == (taint,)
+
+
+def test_a_pool_at_its_most_is_told() -> None:
+    spec = small_cell(gpu_nodes=1, cpu_nodes=0)
+    pools = (msgspec.structs.replace(spec.pools[0], scaling=ScalingSpec(most=1)), spec.pools[1])
+    engine = Engine.open(None, cell=msgspec.structs.replace(spec, pools=pools))
+    engine.command(submit(workload("x", gpu=8000), workload("y", gpu=8000)))
+    assert told(engine, "y").text == "1 more node in pool gpu, above its most of 1"
+
+
+def test_new_nodes_are_in_the_rack_that_a_gang_has_to_be_in() -> None:
+    engine = cell(gpu_nodes=4, cpu_nodes=0)
+    gang = msgspec.structs.replace(workload("y", count=3, gpu=8000), topology=TopologyRequest(required="rack"))
+    engine.command(cmd.AddNodes(nodes=(NodeSpec(id="g9", pool="gpu", rack="r1", block="b0", zone="z0"),)))
+    engine.command(submit(gang, msgspec.structs.replace(gang, id="z")))
+    assert told(engine, "z").text == "1 more node in pool gpu in rack r0"
+
+
+def test_the_fewest_whole_nodes_of_a_pool() -> None:
     engine = cell(gpu_nodes=4, cpu_nodes=0)
     engine.command(submit(workload("x", count=2, gpu=8000), workload("y", count=4, gpu=8000, memory=2048)))
     found = told(engine, "y")
     assert found.kind == "capacity"
     assert found.smallest
-    assert found.text == ("16 GPU more of model H100 in rack r1, as room for 2 tasks of 1 CPU + 2 GiB memory + 8 GPU")
-    pools, nodes = found.edits
-    capacity = pools["pools"][0]["capacity"]
-    assert (capacity["gpu_milli"], capacity["cpu_milli"], len(nodes["nodes"])) == (8000, 1000, 2)
-    fewer = msgspec.structs.replace(found, edits=(pools, nodes | {"nodes": nodes["nodes"][:1]}))
+    assert found.text == "2 more nodes in pool gpu"
+    [nodes] = found.edits
+    assert (nodes["do"], {node["pool"] for node in nodes["nodes"]}, len(nodes["nodes"])) == ("add_nodes", {"gpu"}, 2)
+    fewer = msgspec.structs.replace(found, edits=(nodes | {"nodes": nodes["nodes"][:1]},))
     assert not starts(engine, fewer)
 
 
@@ -175,16 +293,17 @@ def test_room_for_those_ahead_is_counted_in() -> None:
     engine = cell(gpu_nodes=1, cpu_nodes=0)
     engine.command(submit(*(workload(f"w{i}", gpu=8000, priority="high" if i else "low") for i in range(6))))
     assert engine.workload("w5").position == 4
-    found = told(engine, "w5")
-    assert found.text.endswith("as room for 4 tasks of 1 CPU + 8 GPU")
-    assert found.smallest
+    assert told(engine, "w5").text == "1 more node in pool gpu, and w2, w3, w4 ahead of it are put on hold"
+    line = line_of(engine, "w5", 3)
+    assert line.text == "4 more nodes in pool gpu"
+    assert line.smallest
 
 
 def test_a_pool_that_is_named_grows_by_whole_nodes() -> None:
     engine = cell(gpu_nodes=2, cpu_nodes=0)
     engine.command(submit(workload("x", count=2, gpu=8000), workload("y", count=5, gpu=2000, pools=("gpu",))))
     found = told(engine, "y")
-    assert found.text == "2 nodes more in pool gpu in rack r0"
+    assert found.text == "2 more nodes in pool gpu"
     assert [edit["do"] for edit in found.edits] == ["add_nodes"]
     assert found.smallest
 
@@ -412,11 +531,47 @@ def check_case(seed: int) -> list[str]:
             continue
         seen.add((reasons[0].token, engine.state.workloads.cls[row]))
         answer = verified(engine, name)
-        assert answer.forks <= MAX_FORKS
+        assert answer.forks <= MAX_FORKS + MAX_LINE_FORKS
         if answer.found is not None:
             kinds.append(answer.found.kind)
             assert starts(engine, answer.found), f"case {seed}: {name}: {answer.found}"
+        for change in (answer.found, answer.line):
+            assert change is None or gives_what_there_is(engine, change), f"case {seed}: {name}: {change}"
+        if answer.line is not None:
+            kinds.append(f"line of {answer.line.kind}")
+            left = line_left(engine, name, answer.line)
+            assert not left, f"case {seed}: {name}: {answer.line} does not start {left}"
     return kinds
+
+
+def gives_what_there_is(engine: Engine, change: Counterfactual) -> bool:
+    """It adds nodes to pools of the cell and quota in whole devices, CPUs and GiB, and makes nothing up."""
+    pools = {pool.name for pool in engine.state.capacity.pools}
+    for edit in change.edits:
+        command = msgspec.convert(edit, cmd.AnyCommand)
+        if isinstance(command, cmd.AddPools):
+            return False
+        if isinstance(command, cmd.AddNodes) and not {node.pool for node in command.nodes} <= pools:
+            return False
+        if isinstance(command, cmd.ChangeQueue):
+            before = engine.state.queues.specs[engine.state.queues.row_of[command.queue.name]].nominal
+            for name, quantity in command.queue.nominal.items():
+                if (quantity - before.get(name, 0)) % (1000 if name.endswith("milli") else 1024):
+                    return False
+    return True
+
+
+def line_left(engine: Engine, name: str, line: Counterfactual) -> list[str]:
+    """Workloads at or ahead of it in its queue, waiting by the same rule, that the change does not start."""
+    after = apply(engine, line).state
+    mine = engine.workload(name)
+    if engine.state.queues.specs[engine.state.queues.row_of[mine.queue]].order == "fair":
+        return []  # Who is ahead changes there with every start.
+    every = [engine.workload(other) for other in engine.state.workloads.ids]
+    alike = [other for other in every if other.reasons and other.queue == mine.queue and other.position]
+    alike = [other for other in alike if other.reasons[0].token == mine.reasons[0].token]
+    upto = [other.id for other in alike if other.position <= mine.position]
+    return [other for other in upto if not after.is_bound(after.workloads.row(other))]
 
 
 def gate_is_closed(engine: Engine, row: int, token: str) -> None:
@@ -708,6 +863,7 @@ GATES = {
 def check_cases(seeds: range) -> None:
     kinds = [kind for seed in seeds for kind in check_case(seed)]
     wanted = {"release", "resume", "queue", "array", "ahead", "returned", "quota", "uncordon", "capacity", "tasks"}
+    wanted |= {"line of quota", "line of capacity"}
     assert wanted <= set(kinds), f"these cells no longer show everything: {sorted(set(kinds))}"
 
 
