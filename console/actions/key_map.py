@@ -11,7 +11,7 @@ from dataclasses import replace
 from string import ascii_lowercase
 from typing import NamedTuple
 
-from console.actions.registry import ACTIONS, BEFORE, FIRST, PREFIX, SIGN_NAMES, Action, key_label
+from console.actions.registry import ACTIONS, BEFORE, FIRST, PREFIX, SIGN_NAMES, ConsoleAction, key_label
 from console.forms.settings import GivenKeys
 from console.text.terminal_text import printable
 from engine.model.errors import SpecError, did_you_mean
@@ -70,7 +70,7 @@ def key_map(given: Mapping[str, GivenKeys]) -> KeyMap:
     return KeyMap({} if problems else bound, tuple(problems))
 
 
-def rows(bound: Mapping[str, BoundKeys]) -> tuple[Action, ...]:
+def rows(bound: Mapping[str, BoundKeys]) -> tuple[ConsoleAction, ...]:
     """The registry with these keys."""
     return tuple(
         action if (own := bound.get(action.id)) is None else replace(action, keys=own.keys, jump=own.jump)
@@ -78,10 +78,10 @@ def rows(bound: Mapping[str, BoundKeys]) -> tuple[Action, ...]:
     )
 
 
-_shown: dict[str, Action] = {action.id: action for action in ACTIONS}
+_shown: dict[str, ConsoleAction] = {action.id: action for action in ACTIONS}
 
 
-def show(actions: Iterable[Action]) -> None:
+def show(actions: Iterable[ConsoleAction]) -> None:
     """Have pages name the keys of these rows. One console runs in a process."""
     _shown.update((action.id, action) for action in actions)
 
@@ -94,7 +94,7 @@ def key_of(action: str) -> str:
     return f":{row.commands[0]}" if row.commands else "no key"
 
 
-def _action(name: str, where: str) -> Action:
+def _action(name: str, where: str) -> ConsoleAction:
     """Raises SpecError for a name that is no action's, or of one that a key cannot do."""
     wanted = name.strip().lower().replace("-", "_")
     found = next((action for action in ACTIONS if wanted == action.id.replace("-", "_")), None)
@@ -108,7 +108,7 @@ def _action(name: str, where: str) -> Action:
     return found
 
 
-def _read(action: Action, wish: GivenKeys) -> BoundKeys:
+def _read(action: ConsoleAction, wish: GivenKeys) -> BoundKeys:
     """Raises SpecError. Keys that are reserved for the action stay with it."""
     texts = [wish.value] if isinstance(wish.value, str) else wish.value
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
@@ -129,7 +129,7 @@ def _read(action: Action, wish: GivenKeys) -> BoundKeys:
     return BoundKeys(tuple(dict.fromkeys([*keys, *kept])), jump)
 
 
-def _jump(action: Action, character: str, where: str) -> str:
+def _jump(action: ConsoleAction, character: str, where: str) -> str:
     if action.mutates or action.changes or action.targets:
         raise SpecError(where, f"{PREFIX} {character} leads to a page, and '{action.id}' is none", _TAKES)
     if character in (FIRST, BEFORE):
@@ -138,7 +138,7 @@ def _jump(action: Action, character: str, where: str) -> str:
     return character
 
 
-def _key(action: Action, text: str, where: str) -> str:
+def _key(action: ConsoleAction, text: str, where: str) -> str:
     """Textual's name of a key. Raises SpecError."""
     key = _named(text)
     shown = printable(text)[:20]
@@ -175,9 +175,9 @@ def _written(key: str) -> str:
     return key_label(key) if key in SIGN_NAMES.values() else key
 
 
-def _twice(bound: Iterable[Action], places: Mapping[str, str]) -> list[SpecError]:
+def _twice(bound: Iterable[ConsoleAction], places: Mapping[str, str]) -> list[SpecError]:
     """Keys that would mean two things on one page, told at the line of the file that does it."""
-    taken: dict[tuple[str, str], Action] = {}
+    taken: dict[tuple[str, str], ConsoleAction] = {}
     found: dict[tuple[str, str], SpecError] = {}
     for action in bound:
         spots = [(f"the page {screen}", _written(key)) for screen in action.screens for key in action.keys]
@@ -190,7 +190,7 @@ def _twice(bound: Iterable[Action], places: Mapping[str, str]) -> list[SpecError
     return list(found.values())
 
 
-def _clash(key: str, mine: Action, theirs: Action, page: str, places: Mapping[str, str]) -> SpecError:
+def _clash(key: str, mine: ConsoleAction, theirs: ConsoleAction, page: str, places: Mapping[str, str]) -> SpecError:
     there = f" (bound at {places[theirs.id]})" if theirs.id in places else ""
     return SpecError(
         places.get(mine.id, ""), f"'{key}' would be both '{mine.id}' and '{theirs.id}'{there} on {page}",

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from console.actions.registry import Action, kind_of
+from console.actions.registry import ConsoleAction, kind_of
 from console.forms import filters
 from console.forms.action_arguments import typed_arguments
 from console.forms.filters import ANYWHERE, PAGE_COLUMNS, Listed, asked_value, quoted, token_at
@@ -20,7 +20,7 @@ from console.text.tones import THEMES, name_of
 from engine.model.queries import COLUMNS, Kind, Query, Term
 from engine.model.what_if_edits import FORMS
 from runbooks.actions.catalogue import CATALOG
-from runbooks.actions.declaration import Action as Declared
+from runbooks.actions.declaration import Action
 
 if TYPE_CHECKING:
     from console.client.protocol import Client
@@ -120,7 +120,7 @@ _BY_EDIT = {
 
 
 def complete_line(
-    line: str, cursor: int, available: Sequence[Action], kind: Kind = "workloads", names: Sequence[str] = ()
+    line: str, cursor: int, available: Sequence[ConsoleAction], kind: Kind = "workloads", names: Sequence[str] = ()
 ) -> tuple[list[str], CompletionRequest | WantedValue | None]:
     """Known completions, and the value to ask for besides. `names` are those of bookmarks."""
     typed = line[:cursor]
@@ -163,7 +163,7 @@ def _edit(argument: str, word: str, first: bool) -> tuple[list[str], CompletionR
     return ([], _listed(word, kinds)) if kinds and len([each for each in rest if each]) <= 1 else ([], None)
 
 
-def _ids(action: Action, argument: str, word: str, first: bool) -> CompletionRequest | None:
+def _ids(action: ConsoleAction, argument: str, word: str, first: bool) -> CompletionRequest | None:
     before = argument[: len(argument) - len(word)].split()
     if before and (action.id, before[-1]) == ("draft", "--from"):
         return _listed(word, ())
@@ -176,7 +176,7 @@ def _ids(action: Action, argument: str, word: str, first: bool) -> CompletionReq
     return _listed(word, kinds) if kinds and first else None
 
 
-def _argument(action: Declared, word: str, before: Sequence[str], first: bool) -> CompletionRequest | None:
+def _argument(action: Action, word: str, before: Sequence[str], first: bool) -> CompletionRequest | None:
     """Meaning of an argument of an action: by the flag before it, else by its place."""
     known = typed_arguments(action)
     flag = next((each for each in known if before and each.name == before[-1]), None)

@@ -18,8 +18,7 @@ from console.text.terminal_text import printable
 from engine.model.errors import SpecError, did_you_mean
 from engine.model.queries import Kind as ListKind
 from runbooks.actions.catalogue import CATALOG
-from runbooks.actions.declaration import Action as Declared
-from runbooks.actions.declaration import Kind
+from runbooks.actions.declaration import Action, Kind
 
 ScreenName = Literal[
     "overview",
@@ -103,7 +102,7 @@ def _always(_context: Context) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class ConsoleAction:
     """Something a person can do."""
 
     id: str
@@ -221,17 +220,17 @@ _PAGES: Mapping[Kind, tuple[ScreenName, ...]] = {"workload": _WORK, "node": _NOD
 """Pages on which an action is done to the selection."""
 
 
-def _declared(action: Declared) -> Action:
+def _declared(action: Action) -> ConsoleAction:
     """An action of the catalogue: on what is selected, or typed."""
     tier, shell, commands = action.tier, f"muster {action.shell} {{ids}}", (action.word,)
     if not action.past:
-        return Action(
+        return ConsoleAction(
             action.name, action.label, tier=tier, shell=shell, commands=commands, argument="flags",
             why_not=_only_typed(action.example),
         )  # fmt: skip
     keys = (action.key,) if action.key else ()
     kind: TargetKind = action.kind  # type: ignore[assignment]
-    return Action(
+    return ConsoleAction(
         action.name,
         action.label,
         keys,
@@ -246,277 +245,287 @@ def _declared(action: Declared) -> Action:
     )
 
 
-ACTIONS: tuple[Action, ...] = (
-    Action("overview", "Overview", ("1",), commands=("overview", "o"), shell="muster", jump="o"),
-    Action("queues", "Queues", ("2",), commands=("queues",), argument="filter", shell="muster get queues", jump="q"),
-    Action(
+ACTIONS: tuple[ConsoleAction, ...] = (
+    ConsoleAction("overview", "Overview", ("1",), commands=("overview", "o"), shell="muster", jump="o"),
+    ConsoleAction(
+        "queues", "Queues", ("2",), commands=("queues",), argument="filter", shell="muster get queues", jump="q"
+    ),
+    ConsoleAction(
         "workloads", "Workloads", ("3",), commands=("workloads", "jobs"), argument="filter",
         shell="muster get workloads", jump="w",
     ),
-    Action("nodes", "Nodes", ("4",), commands=("nodes",), argument="filter", shell="muster get nodes", jump="n"),
-    Action("events", "Events", ("5",), commands=("events",), argument="words", jump="e"),
-    Action(
+    ConsoleAction("nodes", "Nodes", ("4",), commands=("nodes",), argument="filter", shell="muster get nodes", jump="n"),
+    ConsoleAction("events", "Events", ("5",), commands=("events",), argument="words", jump="e"),
+    ConsoleAction(
         "topology", "Topology map", commands=("topology", "map"), argument="words", shell="muster get nodes", jump="t"
     ),
-    Action("pools", "Pools", commands=("pools",), argument="filter", shell="muster pool list", jump="l"),
-    Action(
+    ConsoleAction("pools", "Pools", commands=("pools",), argument="filter", shell="muster pool list", jump="l"),
+    ConsoleAction(
         "reservations", "Reservations", commands=("reservations",), argument="filter", shell="muster get reservations",
     ),
-    Action("orders", "Orders of machines", commands=("orders",), argument="filter", shell="muster pool orders"),
-    Action(
+    ConsoleAction("orders", "Orders of machines", commands=("orders",), argument="filter", shell="muster pool orders"),
+    ConsoleAction(
         "whatif", "What if", ("6",), commands=("whatif",), argument="edit",
         shell="muster whatif --edit 'EDIT'", jump="i",
     ),
-    Action(
+    ConsoleAction(
         "recommendations", "Suggestions", ("7",), commands=("suggestions", "recommendations", "rec"),
         shell="muster recommend", jump="s",
     ),
-    Action(
+    ConsoleAction(
         "forecast", "Forecast", ("8",), commands=("forecast",), argument="ids",
         shell="muster history forecast WHAT:NAME", jump="f",
     ),
-    Action(
+    ConsoleAction(
         "curve", "Curve over time", ("p",), commands=("curve",), argument="words",
         shell="muster history show CURVE KIND:NAME",
     ),
-    Action("longer", "Longer window", ("plus",), ("curve",), footer=True),
-    Action("shorter", "Shorter window", ("minus",), ("curve",), footer=True),
-    Action(
+    ConsoleAction("longer", "Longer window", ("plus",), ("curve",), footer=True),
+    ConsoleAction("shorter", "Shorter window", ("minus",), ("curve",), footer=True),
+    ConsoleAction(
         "proposals", "Proposals", ("9",), commands=("proposals", "p"), argument="words",
         shell="muster proposal list", jump="p",
     ),
-    Action("cost", "Cost", commands=("cost",), argument="words", shell="muster cost --nodes N", jump="c"),
-    Action("runbooks", "Runbooks", ("0",), commands=("runbooks",), shell="muster runbook list", jump="r"),
-    Action("audit", "Audit", commands=("audit",), argument="words", shell="muster audit show", jump="a"),
-    Action("record", "Record of the audit", commands=("record",), argument="id", shell="muster audit show --seq N"),
-    Action("proposal", "Proposal by id", commands=("proposal",), argument="id", shell="muster proposal show ID"),
-    Action("runbook", "Runbook by id", commands=("runbook",), argument="id", shell="muster runbook show ID"),
-    Action(
+    ConsoleAction("cost", "Cost", commands=("cost",), argument="words", shell="muster cost --nodes N", jump="c"),
+    ConsoleAction("runbooks", "Runbooks", ("0",), commands=("runbooks",), shell="muster runbook list", jump="r"),
+    ConsoleAction("audit", "Audit", commands=("audit",), argument="words", shell="muster audit show", jump="a"),
+    ConsoleAction(
+        "record", "Record of the audit", commands=("record",), argument="id", shell="muster audit show --seq N"
+    ),
+    ConsoleAction("proposal", "Proposal by id", commands=("proposal",), argument="id", shell="muster proposal show ID"),
+    ConsoleAction("runbook", "Runbook by id", commands=("runbook",), argument="id", shell="muster runbook show ID"),
+    ConsoleAction(
         "run", "Run it", ("A",), ("runbooks", "runbook"), shell="muster runbook run ID --input NAME=VALUE",
         commands=("run",), argument="flags", footer=True, changes=True,
     ),
-    Action(
+    ConsoleAction(
         "approve", "Approve", ("A",), _PROPOSALS, shell="muster proposal approve ID", commands=("approve",),
         argument="id", footer=True, changes=True, fleeting=True, targets="proposal",
         why_not=_needs_state("approved", "awaiting"),
     ),
-    Action(
+    ConsoleAction(
         "execute", "Execute", ("E",), _PROPOSALS, shell="muster proposal execute ID", commands=("execute",),
         argument="id", footer=True, changes=True, fleeting=True, targets="proposal",
         why_not=_needs_state("executed", "approved"),
     ),
-    Action(
+    ConsoleAction(
         "pause", "Pause", ("P",), _PROPOSALS, shell="muster proposal pause ID", commands=("pause",), argument="id",
         footer=True, changes=True, fleeting=True, targets="proposal",
         why_not=_needs_state("paused", "executing", "verifying"),
     ),
-    Action(
+    ConsoleAction(
         "go_on", "Resume", ("R",), _PROPOSALS, shell="muster proposal resume ID", footer=True, changes=True,
         fleeting=True, targets="proposal", why_not=_needs_state("resumed", "paused"),
     ),
-    Action(
+    ConsoleAction(
         "accept", "Accept and resume", ("K",), ("proposal",), footer=True, changes=True, fleeting=True,
         targets="proposal", why_not=_unverified,
     ),
-    Action(
+    ConsoleAction(
         "say_go", "Confirm", ("C",), ("proposal",), shell="muster proposal confirm ID STEP", footer=True, changes=True,
         fleeting=True, targets="proposal", why_not=_waits_for_word,
     ),
-    Action(
+    ConsoleAction(
         "roll_back", "Roll back", ("U",), _PROPOSALS, shell="muster proposal rollback ID", commands=("rollback",),
         argument="id", footer=True, changes=True, fleeting=True, targets="proposal",
         why_not=_needs_state("rolled back", "verified", "failed", "paused", "rollback_failed"),
     ),
-    Action(
+    ConsoleAction(
         "withdraw", "Withdraw", ("X",), _PROPOSALS, shell="muster proposal withdraw ID", commands=("withdraw",),
         argument="id", footer=True, changes=True, fleeting=True, targets="proposal",
         why_not=_needs_state("withdrawn", "awaiting", "approved", "stale"),
     ),
-    Action(
+    ConsoleAction(
         "ask_again", "Propose again", ("V",), ("proposal",), footer=True, changes=True, fleeting=True,
         targets="proposal", why_not=_needs_state("proposed again", "stale", "expired"),
     ),
-    Action(
+    ConsoleAction(
         "break_glass", "Break glass", ("B",), ("proposal",), shell="muster proposal break-glass ID", changes=True,
         commands=("break-glass",), argument="id", targets="proposal",
         why_not=_needs_state("executed without votes", "awaiting"),
     ),
-    Action("fleet", "Fleet of cells", commands=("fleet",), argument="words", shell="muster fleet status", jump="x"),
-    Action("policy", "Approval policy", commands=("policy",), shell="muster policy show", jump="y"),
-    Action("reviews", "Reviews", commands=("reviews",), shell="muster proposal reviews", jump="v"),
-    Action(
+    ConsoleAction(
+        "fleet", "Fleet of cells", commands=("fleet",), argument="words", shell="muster fleet status", jump="x"
+    ),
+    ConsoleAction("policy", "Approval policy", commands=("policy",), shell="muster policy show", jump="y"),
+    ConsoleAction("reviews", "Reviews", commands=("reviews",), shell="muster proposal reviews", jump="v"),
+    ConsoleAction(
         "approve_policy", "Approve", ("A",), ("policy",), shell="muster policy approve ID", footer=True, changes=True,
         fleeting=True, targets="policy", why_not=_needs_state("approved", "awaiting"),
     ),
-    Action(
+    ConsoleAction(
         "reject_policy", "Reject", ("N",), ("policy",), shell="muster policy reject ID", footer=True, changes=True,
         fleeting=True, targets="policy", why_not=_needs_state("rejected", "awaiting"),
     ),
-    Action(
+    ConsoleAction(
         "set_freeze", "Set a freeze", ("F",), ("policy",), shell="muster policy freeze NAME --for 2h",
         commands=("freeze",), argument="words", footer=True, changes=True,
     ),
-    Action(
+    ConsoleAction(
         "end_freeze", "End freeze", ("T",), ("policy",), shell="muster policy thaw NAME", commands=("thaw",),
         argument="id", footer=True, changes=True, fleeting=True, targets="policy",
         why_not=_needs_state("ended", "by hand"),
     ),
-    Action(
+    ConsoleAction(
         "close_review", "Close review", ("K",), ("reviews",), shell="muster proposal close-review N --comment TEXT",
         commands=("close-review",), argument="words", footer=True, changes=True, fleeting=True, targets="review",
         why_not=_needs_state("closed", "open"),
     ),
-    Action(
+    ConsoleAction(
         "approve_runbook", "Approve it", ("Y",), ("runbook",), shell="muster runbook approve ID", footer=True,
         changes=True, fleeting=True, targets="runbook", why_not=_needs_state("approved", "draft", "changed"),
     ),
-    Action(
+    ConsoleAction(
         "retire_runbook", "Retire it", ("X",), ("runbook",), shell="muster runbook retire ID --reason WHY",
         changes=True, targets="runbook", why_not=_needs_state("retired", "approved", "changed", "draft"),
     ),
-    Action("verify", "Verify", ("v",), ("audit",), shell="muster audit verify", footer=True),
-    Action(
+    ConsoleAction("verify", "Verify", ("v",), ("audit",), shell="muster audit verify", footer=True),
+    ConsoleAction(
         "act_on", "Propose it", ("A",), ("recommendations",), shell="muster recommend REC", footer=True, changes=True,
         why_not=_proposable,
     ),
-    Action(
+    ConsoleAction(
         "reject", "Reject", ("N",), ("recommendations", *_PROPOSALS), shell="muster proposal reject ID",
         commands=("reject",), argument="id", footer=True, changes=True, fleeting=True, why_not=_rejectable,
     ),
-    Action(
+    ConsoleAction(
         "draft_from", "Draft", ("d",), ("recommendations",), shell="muster draft --from REC", footer=True,
     ),
-    Action("draft_again", "Draft again", ("d",), ("draft",), shell="muster draft 'QUESTION'"),
-    Action(
+    ConsoleAction("draft_again", "Draft again", ("d",), ("draft",), shell="muster draft 'QUESTION'"),
+    ConsoleAction(
         "draft", "Draft what to do", ("d",), _DRAFTED, shell="muster draft 'QUESTION' --from ID", commands=("draft",),
         argument="words",
     ),
-    Action("mirror", "Mirror of Slurm", commands=("mirror",), shell="muster slurm mirror", jump="m"),
-    Action("intents", "Intents to Slurm", commands=("intents",), shell="muster slurm intents"),
-    Action("intent", "Intent by number", commands=("intent",), argument="id", shell="muster slurm intents N"),
-    Action(
+    ConsoleAction("mirror", "Mirror of Slurm", commands=("mirror",), shell="muster slurm mirror", jump="m"),
+    ConsoleAction("intents", "Intents to Slurm", commands=("intents",), shell="muster slurm intents"),
+    ConsoleAction("intent", "Intent by number", commands=("intent",), argument="id", shell="muster slurm intents N"),
+    ConsoleAction(
         "retry_intent", "Send again", ("R",), _INTENTS, shell="muster slurm retry N --reason WHY",
         commands=("retry-intent",), argument="id", footer=True, changes=True, fleeting=True, targets="intent",
         why_not=_needs_state("sent again", "in doubt"),
     ),
-    Action(
+    ConsoleAction(
         "settle_done", "Settle as done", ("K",), _INTENTS, shell="muster slurm settle N done --reason WHY",
         commands=("settle-done",), argument="id", footer=True, changes=True, fleeting=True, targets="intent",
         why_not=_needs_state("settled", "in doubt"),
     ),
-    Action(
+    ConsoleAction(
         "settle_undone", "Settle as undone", ("N",), _INTENTS,
         shell="muster slurm settle N undone --reason WHY", commands=("settle-undone",), argument="id",
         footer=True, changes=True, fleeting=True, targets="intent", why_not=_needs_state("settled", "in doubt"),
     ),
-    Action("drafts", "Drafts", commands=("drafts",), shell="muster draft --list", jump="d"),
-    Action("handover", "Hand-over", commands=("handover",), argument="words", shell="muster handover", jump="h"),
-    Action(
+    ConsoleAction("drafts", "Drafts", commands=("drafts",), shell="muster draft --list", jump="d"),
+    ConsoleAction("handover", "Hand-over", commands=("handover",), argument="words", shell="muster handover", jump="h"),
+    ConsoleAction(
         "save_report", "Save as Markdown", ("o",), ("draft",), commands=("save",), argument="words", footer=True,
         shell="muster handover",
     ),
-    Action("edit_report", "In your editor", ("e",), ("draft",), commands=("edit",)),
-    Action(
+    ConsoleAction("edit_report", "In your editor", ("e",), ("draft",), commands=("edit",)),
+    ConsoleAction(
         "incident_summary", "Summary of late", commands=("summary",), argument="words", shell="muster incident summary",
     ),
-    Action(
+    ConsoleAction(
         "incidents", "Incidents", commands=("incidents",), argument="words", shell="muster incident list", jump="I",
     ),
-    Action("incident", "Incident by id", commands=("incident",), argument="id", shell="muster incident show ID"),
-    Action(
+    ConsoleAction("incident", "Incident by id", commands=("incident",), argument="id", shell="muster incident show ID"),
+    ConsoleAction(
         "claim_incident", "Claim", ("C",), _INCIDENTS, shell="muster incident claim ID", commands=("claim",),
         argument="id", footer=True, changes=True, fleeting=True, targets="incident",
         why_not=_needs_state("claimed", "open", "claimed", "resolved"),
     ),
-    Action(
+    ConsoleAction(
         "hand_over_incident", "Hand over", ("H",), _INCIDENTS, shell="muster incident hand-over ID --to NAME",
         commands=("hand-over",), argument="words", footer=True, changes=True, fleeting=True, targets="incident",
         why_not=_needs_state("handed over", "open", "claimed", "resolved"),
     ),
-    Action(
+    ConsoleAction(
         "note_incident", "Note", ("N",), _INCIDENTS, shell="muster incident note ID TEXT", commands=("note",),
         argument="words", footer=True, changes=True, fleeting=True, targets="incident",
     ),
-    Action(
+    ConsoleAction(
         "close_incident", "Close", ("K",), _INCIDENTS, shell="muster incident close ID --found TEXT",
         commands=("close-incident",), argument="id", footer=True, changes=True, fleeting=True, targets="incident",
         why_not=_needs_state("closed", "open", "claimed", "resolved"),
     ),
-    Action(
+    ConsoleAction(
         "propose_of_incident", "Propose draft", ("A",), ("incident",), shell="muster draft DRAFT --propose rule",
         footer=True, changes=True, fleeting=True, targets="incident",
         why_not=_can("drafted", "no draft of it proposes anything: d drafts"),
     ),
-    Action(
+    ConsoleAction(
         "propose_rule", "Propose rule's", ("A",), ("draft",), shell="muster draft DRAFT --propose rule", footer=True,
         changes=True, fleeting=True, why_not=_can("rule", "the rules propose no action"),
     ),
-    Action(
+    ConsoleAction(
         "propose_model", "Propose model's", ("M",), ("draft",), shell="muster draft DRAFT --propose model",
         footer=True, changes=True, fleeting=True, why_not=_can("model", "the model proposes no action"),
     ),
-    Action(
+    ConsoleAction(
         "ask_model", "Ask model", ("m",), ("draft",), shell="muster draft 'QUESTION' --llm", footer=True,
         fleeting=True, why_not=_model_askable,
     ),
-    Action("rehearse", "What if", ("w",), _TRIED, footer=True),
-    Action("take_out", "Remove edit", ("x",), ("whatif",), footer=True),
-    Action("compare", "Beside", ("b",), ("whatif",), footer=True),
-    Action("stop_run", "Stop run", ("z",), ("whatif",)),
-    Action("fold", "Fold", ("x",), ("queues",), footer=True),
-    Action("colour", "Colour by", ("m",), ("topology",), footer=True),
-    Action("zoom_out", "Zoom out", ("z",), ("topology",), footer=True),
-    Action("eta", "When it starts", ("e",), ("workload",), shell="muster eta ID", footer=True),
-    Action(
+    ConsoleAction("rehearse", "What if", ("w",), _TRIED, footer=True),
+    ConsoleAction("take_out", "Remove edit", ("x",), ("whatif",), footer=True),
+    ConsoleAction("compare", "Beside", ("b",), ("whatif",), footer=True),
+    ConsoleAction("stop_run", "Stop run", ("z",), ("whatif",)),
+    ConsoleAction("fold", "Fold", ("x",), ("queues",), footer=True),
+    ConsoleAction("colour", "Colour by", ("m",), ("topology",), footer=True),
+    ConsoleAction("zoom_out", "Zoom out", ("z",), ("topology",), footer=True),
+    ConsoleAction("eta", "When it starts", ("e",), ("workload",), shell="muster eta ID", footer=True),
+    ConsoleAction(
         "output", "Output", ("l",), _WORK, commands=("output", "logs"), argument="id", shell="muster logs -f ID",
         footer=True,
     ),
-    Action("next_task", "Next task", ("n",), ("output",), shell="muster logs ID --task N", footer=True),
-    Action("queue", "Queue by name", commands=("queue",), argument="id", shell="muster queue fairness NAME"),
-    Action("workload", "Workload by id", commands=("workload", "w", "why"), argument="id", shell="muster why ID"),
-    Action("node", "Node by id", commands=("node", "n"), argument="id", shell="muster get nodes id:ID"),
-    Action("open", "Open", ("enter",), commands=("open",), argument="id", footer=True),
-    Action("back", "Back", ("escape", "backspace", "h"), footer=True),
-    Action("bookmarks", "Bookmarks", ("apostrophe",), commands=("bookmarks",), argument="words", jump="b"),
-    Action("bookmark", "Bookmark this view", ("asterisk",), commands=("bookmark",), argument="words"),
-    Action("forget_bookmark", "Remove it", ("x",), ("bookmarks",), commands=("forget",), argument="words", footer=True),
-    Action("earlier", "Earlier view", ("left_square_bracket",)),
-    Action("later", "Later view", ("right_square_bracket",)),
-    Action("page_before", "Previous page", commands=("before",)),
+    ConsoleAction("next_task", "Next task", ("n",), ("output",), shell="muster logs ID --task N", footer=True),
+    ConsoleAction("queue", "Queue by name", commands=("queue",), argument="id", shell="muster queue fairness NAME"),
+    ConsoleAction(
+        "workload", "Workload by id", commands=("workload", "w", "why"), argument="id", shell="muster why ID"
+    ),
+    ConsoleAction("node", "Node by id", commands=("node", "n"), argument="id", shell="muster get nodes id:ID"),
+    ConsoleAction("open", "Open", ("enter",), commands=("open",), argument="id", footer=True),
+    ConsoleAction("back", "Back", ("escape", "backspace", "h"), footer=True),
+    ConsoleAction("bookmarks", "Bookmarks", ("apostrophe",), commands=("bookmarks",), argument="words", jump="b"),
+    ConsoleAction("bookmark", "Bookmark this view", ("asterisk",), commands=("bookmark",), argument="words"),
+    ConsoleAction(
+        "forget_bookmark", "Remove it", ("x",), ("bookmarks",), commands=("forget",), argument="words", footer=True
+    ),
+    ConsoleAction("earlier", "Earlier view", ("left_square_bracket",)),
+    ConsoleAction("later", "Later view", ("right_square_bracket",)),
+    ConsoleAction("page_before", "Previous page", commands=("before",)),
     *map(_declared, CATALOG.values()),
-    Action("mark", "Mark", ("space",), _MARKED),
-    Action("mark_range", "Mark a range", ("v",), _MARKED),
-    Action("mark_all", "Mark all that match", ("a",), _MARKED),
-    Action(
+    ConsoleAction("mark", "Mark", ("space",), _MARKED),
+    ConsoleAction("mark_range", "Mark a range", ("v",), _MARKED),
+    ConsoleAction("mark_all", "Mark all that match", ("a",), _MARKED),
+    ConsoleAction(
         "filter", "Filter", ("slash",),
         (*LISTS, "events", "proposals", "incidents", "audit", "runbooks", "drafts", "bookmarks", "output"), footer=True,
     ),
-    Action("sort", "Sort", ("s",), LISTS, commands=("sort",), argument="columns", footer=True),
-    Action("columns", "Columns", ("c",), LISTS, commands=("columns",), argument="columns"),
-    Action("copy", "Copy", ("y",), shell="muster get KIND -f FILTER -o csv"),
-    Action(
+    ConsoleAction("sort", "Sort", ("s",), LISTS, commands=("sort",), argument="columns", footer=True),
+    ConsoleAction("columns", "Columns", ("c",), LISTS, commands=("columns",), argument="columns"),
+    ConsoleAction("copy", "Copy", ("y",), shell="muster get KIND -f FILTER -o csv"),
+    ConsoleAction(
         "export", "Export", ("o",), (*LISTS, "events", "proposals", "incidents", "audit", "runbooks"),
         commands=("export",), argument="words", shell="muster get KIND -f FILTER -o csv",
     ),
-    Action("still", "Freeze the page", ("f",), commands=("still",)),
-    Action("refresh", "Refresh", ("r", "f5")),
-    Action("past", "Another time", ("t",), commands=("at",), argument="words", shell="muster --at TIME"),
-    Action("minute_back", "A minute earlier", ("comma",)),
-    Action("minute_on", "A minute later", ("full_stop",)),
-    Action("five_back", "Five minutes earlier", ("less_than_sign",)),
-    Action("five_on", "Five minutes later", ("greater_than_sign",)),
-    Action("now", "Back to now", commands=("now",)),
-    Action("mark_time", "Mark this time", ("equals_sign",)),
-    Action("diff", "What changed", commands=("diff",), argument="words", shell="muster diff FROM TO"),
-    Action("theme", "Next theme", ("ctrl+t",), commands=("theme",), argument="words"),
-    Action("settings", "Settings", commands=("settings",), argument="words", jump=","),
-    Action("command", "Go", ("colon",), footer=True),
-    Action("help", "Help", ("question_mark",), commands=("help",), footer=True),
-    Action("welcome", "Welcome", commands=("welcome",)),
-    Action("tour", "Tour of an incident", commands=("tour",)),
-    Action("palette", "All actions", ("ctrl+p",)),
-    Action("leave", "Back, or quit", ("q",)),
-    Action("quit", "Quit", ("ctrl+c",), commands=("quit", "q"), footer=False),
+    ConsoleAction("still", "Freeze the page", ("f",), commands=("still",)),
+    ConsoleAction("refresh", "Refresh", ("r", "f5")),
+    ConsoleAction("past", "Another time", ("t",), commands=("at",), argument="words", shell="muster --at TIME"),
+    ConsoleAction("minute_back", "A minute earlier", ("comma",)),
+    ConsoleAction("minute_on", "A minute later", ("full_stop",)),
+    ConsoleAction("five_back", "Five minutes earlier", ("less_than_sign",)),
+    ConsoleAction("five_on", "Five minutes later", ("greater_than_sign",)),
+    ConsoleAction("now", "Back to now", commands=("now",)),
+    ConsoleAction("mark_time", "Mark this time", ("equals_sign",)),
+    ConsoleAction("diff", "What changed", commands=("diff",), argument="words", shell="muster diff FROM TO"),
+    ConsoleAction("theme", "Next theme", ("ctrl+t",), commands=("theme",), argument="words"),
+    ConsoleAction("settings", "Settings", commands=("settings",), argument="words", jump=","),
+    ConsoleAction("command", "Go", ("colon",), footer=True),
+    ConsoleAction("help", "Help", ("question_mark",), commands=("help",), footer=True),
+    ConsoleAction("welcome", "Welcome", commands=("welcome",)),
+    ConsoleAction("tour", "Tour of an incident", commands=("tour",)),
+    ConsoleAction("palette", "All actions", ("ctrl+p",)),
+    ConsoleAction("leave", "Back, or quit", ("q",)),
+    ConsoleAction("quit", "Quit", ("ctrl+c",), commands=("quit", "q"), footer=False),
 )  # fmt: skip
 
 READ_ONLY = "read-only: start without --readonly to act"
@@ -531,7 +540,7 @@ _KEY_LABELS = {name: sign for sign, name in SIGN_NAMES.items()} | {
 }  # fmt: skip
 
 
-def actions(rows: Iterable[Action] = ACTIONS, *, read_only: bool) -> tuple[Action, ...]:
+def actions(rows: Iterable[ConsoleAction] = ACTIONS, *, read_only: bool) -> tuple[ConsoleAction, ...]:
     """The rows that a session may use: read-only has none that changes anything."""
     return tuple(action for action in rows if not (read_only and (action.mutates or action.changes)))
 
@@ -543,7 +552,7 @@ def key_label(key: str) -> str:
     return _KEY_LABELS.get(key) or (key.upper() if re.fullmatch(r"f\d+", key) else key)
 
 
-def footer(available: Sequence[Action], context: Context) -> list[tuple[Action, str]]:
+def footer(available: Sequence[ConsoleAction], context: Context) -> list[tuple[ConsoleAction, str]]:
     """Actions the footer offers on this screen; impossible ones with the reason."""
     return [
         (action, action.disabled_reason(context))
@@ -556,7 +565,7 @@ def footer(available: Sequence[Action], context: Context) -> list[tuple[Action, 
     ]
 
 
-def by_key(available: Sequence[Action], key: str, screen: ScreenName) -> Action | None:
+def by_key(available: Sequence[ConsoleAction], key: str, screen: ScreenName) -> ConsoleAction | None:
     """The action of a key on a screen. A key may mean different things on different screens. Where it means nothing
     here, its action on another screen is returned, which can say why it is impossible."""
     meant = [action for action in available if key in action.keys]
@@ -567,7 +576,7 @@ def by_key(available: Sequence[Action], key: str, screen: ScreenName) -> Action 
 class ParsedCommand:
     """A line of the `:` bar: its action and argument."""
 
-    action: Action
+    action: ConsoleAction
     argument: str = ""
 
 
@@ -582,7 +591,7 @@ class CommandError(SpecError):
         """A command has a name much like it."""
 
 
-def parse_command(line: str, available: Sequence[Action]) -> ParsedCommand:
+def parse_command(line: str, available: Sequence[ConsoleAction]) -> ParsedCommand:
     """Read a line of the `:` bar. Raises SpecError naming the nearest command, or why one is not `available`."""
     name, _, argument = line.strip().partition(" ")
     argument = argument.strip()
@@ -602,7 +611,7 @@ def parse_command(line: str, available: Sequence[Action]) -> ParsedCommand:
     raise CommandError(0, len(name), problem, hint or ":help lists them all", bool(hint))
 
 
-def kind_of(action: Action) -> ListKind:
+def kind_of(action: ConsoleAction) -> ListKind:
     """Kind of object that the list of an action lists."""
     kinds: dict[str, ListKind] = {
         "nodes": "nodes", "queues": "queues", "pools": "pools", "orders": "orders", "reservations": "reservations",
@@ -624,7 +633,7 @@ class Jump(NamedTuple):
 class Jumps:
     """State of the prefix key, and its possible second keys."""
 
-    def __init__(self, actions: Iterable[Action]) -> None:
+    def __init__(self, actions: Iterable[ConsoleAction]) -> None:
         self.pages = {action.jump: action for action in actions if action.jump}
         self.waiting = False
 

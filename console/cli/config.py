@@ -6,7 +6,7 @@ import argparse
 import os
 
 from console.actions.key_map import key_map, rows
-from console.actions.registry import PREFIX, SCREENS, Action
+from console.actions.registry import PREFIX, SCREENS, ConsoleAction
 from console.commands.show import write_json, write_lines
 from console.forms.setting_sources import literal
 from console.forms.settings import config_file, given_keys, problems, unknown_environment
@@ -49,12 +49,12 @@ def keys(arguments: argparse.Namespace) -> None:
         write_lines(["[keys]", *(_line(action) for action in found)])
 
 
-def _line(action: Action) -> str:
+def _line(action: ConsoleAction) -> str:
     keys = literal(tuple(_keys(action)))
     pages = "every page" if action.screens == SCREENS else ", ".join(action.screens[:4])
     more = ", …" if action.screens != SCREENS and len(action.screens) > 4 else ""
     return f"{fit(action.id, 16)} = {fit(keys, 28)}  # {action.title}: {pages}{more}"
 
 
-def _keys(action: Action) -> list[str]:
+def _keys(action: ConsoleAction) -> list[str]:
     return [*action.keys, *([f"{PREFIX} {action.jump}"] if action.jump else [])]

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, cast
 
 import msgspec
 
-from console.actions.registry import Action, actions, parse_command
+from console.actions.registry import ConsoleAction, actions, parse_command
 from console.cli.linear_pages import (
     LISTS,
     PAGES,
@@ -143,7 +143,7 @@ class LinearDecisions:
 
     # --- acting
 
-    def act(self, action: Action, argument: str) -> None:
+    def act(self, action: ConsoleAction, argument: str) -> None:
         """Say what it would do; on a yes, put it to the vote. Nothing is done by that. Raises MusterError."""
         from console.actions.request_builder import parse, wanted
 
@@ -606,5 +606,5 @@ class Conversation:
         self.left = True
 
 
-def _elsewhere(action: Action) -> str:
+def _elsewhere(action: ConsoleAction) -> str:
     return f"From the shell: {action.shell}" if action.shell else "Say help for the commands"

@@ -28,7 +28,7 @@ from textual.widgets import Static
 
 from console.actions import key_map, registry
 from console.actions.key_map import KeyMap
-from console.actions.registry import Action, Context, ScreenName
+from console.actions.registry import ConsoleAction, Context, ScreenName
 from console.client.change_feed import Arrived, Connected, Feed, Lost, Starting, in_thread
 from console.forms.session_state import SessionState
 from console.forms.settings import ConsoleSettings, Environment, EnvironmentOf, no_environment
@@ -427,7 +427,7 @@ class MusterApp(App[None]):
         if action is not None:
             self.action_act(action.id)
 
-    def why_not(self, action: Action) -> str:
+    def why_not(self, action: ConsoleAction) -> str:
         """The reason why an action of the registry is impossible now; empty where it is possible."""
         return action.disabled_reason(self.context()) if action.id in self.actions else registry.READ_ONLY
 
@@ -455,7 +455,7 @@ class MusterApp(App[None]):
         self.bars.open_command(event.line)
 
     @work(group="propose", exclusive=True)
-    async def propose(self, action: Action, ids: tuple[str, ...]) -> None:
+    async def propose(self, action: ConsoleAction, ids: tuple[str, ...]) -> None:
         """Ask the engine for a plan, the person for a yes, and the engine to do exactly that plan."""
         from console.tui.proposal_steps import propose
 

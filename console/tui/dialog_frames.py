@@ -21,7 +21,7 @@ from textual.events import Key
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
-from console.actions.registry import SCREENS, Action, Context, Jumps, key_label
+from console.actions.registry import SCREENS, ConsoleAction, Context, Jumps, key_label
 from console.text.terminal_text import fit, printable, wrap
 from console.tui.widgets.drawing import OneLine, OverPage, part
 from console.tui.widgets.frame import where_spans
@@ -221,7 +221,7 @@ class HelpDialog(Dialog):
         Binding("escape", "leave", show=False, priority=True),
     ]
 
-    def __init__(self, available: Sequence[Action], context: Context) -> None:
+    def __init__(self, available: Sequence[ConsoleAction], context: Context) -> None:
         super().__init__()
         self._rows = available
         self._where = context
@@ -297,7 +297,7 @@ FILTERS = (
 )
 
 
-def help_sections(available: Sequence[Action], context: Context, width: int = 96) -> list[Section]:
+def help_sections(available: Sequence[ConsoleAction], context: Context, width: int = 96) -> list[Section]:
     """The registry as help: what can be done here first."""
     here = [action for action in available if context.screen in action.screens and action.keys]
     pages = [action for action in here if action.jump]
@@ -345,14 +345,14 @@ def _has(line: Line, wanted: Sequence[str]) -> bool:
     return all(word in text for word in wanted)
 
 
-def _lines(rows: Sequence[Action], context: Context, width: int) -> tuple[Line, ...]:
+def _lines(rows: Sequence[ConsoleAction], context: Context, width: int) -> tuple[Line, ...]:
     """What is possible first; what is not says why."""
     told = [(action, action.disabled_reason(context)) for action in rows]
     ordered = sorted(told, key=lambda each: bool(each[1]))
     return tuple(line for action, reason in ordered for line in _help_line(action, reason, width))
 
 
-def _help_line(action: Action, reason: str, width: int) -> list[Line]:
+def _help_line(action: ConsoleAction, reason: str, width: int) -> list[Line]:
     """Keys, title, and the command that does the same; or why it is not possible, on lines of its own where it is
     long."""
     keys = " ".join(key_label(key) for key in action.keys)
@@ -371,7 +371,7 @@ def _help_line(action: Action, reason: str, width: int) -> list[Line]:
     return [Line(spans), *why]
 
 
-def _jump_lines(available: Sequence[Action], pages: Sequence[Action], width: int) -> tuple[Line, ...]:
+def _jump_lines(available: Sequence[ConsoleAction], pages: Sequence[ConsoleAction], width: int) -> tuple[Line, ...]:
     """Each page with the keys behind `g` and the others that lead there, as many beside each other as there is room
     for."""
     digits = {action.id: " ".join(key_label(key) for key in action.keys) for action in pages}
@@ -382,7 +382,7 @@ def _jump_lines(available: Sequence[Action], pages: Sequence[Action], width: int
     return _grid([*cells, ("g u", "Previous page")], 9, width)
 
 
-def _general(action: Action) -> bool:
+def _general(action: ConsoleAction) -> bool:
     """Of most pages, so that none is known by it."""
     return 2 * len(action.screens) > len(SCREENS)
 
@@ -397,7 +397,7 @@ def _grid(cells: Sequence[tuple[str, str]], first: int, width: int) -> tuple[Lin
     )  # fmt: skip
 
 
-def _command(action: Action) -> list[Line]:
+def _command(action: ConsoleAction) -> list[Line]:
     if not action.commands:
         return []
     names = ":" + " :".join(action.commands)
@@ -411,7 +411,7 @@ def _two_columns(rows: Sequence[tuple[str, str]], first: int) -> tuple[Line, ...
     return tuple(Line(((fit(left, first), "accent"), (right, ""))) for left, right in rows)
 
 
-def _argument(action: Action) -> str:
+def _argument(action: ConsoleAction) -> str:
     words = {
         "": "",
         "filter": "[filter]",
@@ -432,13 +432,13 @@ class ActionProvider(Provider):
     """Titles of actions, found by any of their letters."""
 
     @property
-    def _rows(self) -> list[tuple[Action, str]]:
+    def _rows(self) -> list[tuple[ConsoleAction, str]]:
         app = cast("MusterApp", self.app)
         return [
             (action, _hint(action, app.why_not(action))) for action in app.registry if action.id not in _NOT_OFFERED
         ]
 
-    def _run(self, action: Action) -> None:
+    def _run(self, action: ConsoleAction) -> None:
         cast("MusterApp", self.app).action_act(action.id)
 
     async def discover(self) -> Hits:
@@ -452,7 +452,7 @@ class ActionProvider(Provider):
             if score > 0:
                 yield Hit(score, _shown(action.title, hint), partial(self._later, action), action.title)
 
-    def _later(self, action: Action) -> None:
+    def _later(self, action: ConsoleAction) -> None:
         """When the palette is gone: an action acts on the page beneath."""
         self.app.call_after_refresh(self._run, action)
 
@@ -463,7 +463,7 @@ def _shown(title: str, hint: str) -> Text:
     return shown.append("\n" + printable(hint), "dim") if hint else shown
 
 
-def _hint(action: Action, reason: str) -> str:
+def _hint(action: ConsoleAction, reason: str) -> str:
     if reason:
         return f"not now: {reason}"
     keys = " ".join(key_label(key) for key in action.keys)

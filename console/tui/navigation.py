@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from console.actions.key_map import key_of
-from console.actions.registry import Action, Context, parse_command
+from console.actions.registry import ConsoleAction, Context, parse_command
 from console.client.change_feed import in_thread
 from console.text.terminal_text import printable
 from console.tui.navigator import kept, page_command
@@ -232,7 +232,7 @@ class Navigation:
         }
         self._deeds |= {name: partial(self.decide, name) for name in DECISIONS}
 
-    def do(self, action: Action) -> None:
+    def do(self, action: ConsoleAction) -> None:
         """A key, a click in the footer, or a choice in the palette. What is not a deed of its own is a page."""
         deed = self._deeds.get(action.id)
         if deed is not None:
@@ -247,7 +247,7 @@ class Navigation:
         else:
             self.goto(action.id)
 
-    def _do_deed(self, action: Action, argument: str) -> None:
+    def _do_deed(self, action: ConsoleAction, argument: str) -> None:
         """Raises SpecError where what stands behind its name cannot be read."""
         module, _, name = DEEDS[action.id].partition(":")
         getattr(importlib.import_module(module), name)(self._app, argument)
@@ -540,13 +540,13 @@ class Navigation:
         else:
             self.do(action)
 
-    def _act(self, action: Action, ids: tuple[str, ...]) -> None:
+    def _act(self, action: ConsoleAction, ids: tuple[str, ...]) -> None:
         if not ids:
             self._app.action_act(action.id)
         else:
             self._app.propose(action, ids)
 
-    def _propose(self, action: Action, line: str) -> None:
+    def _propose(self, action: ConsoleAction, line: str) -> None:
         """Raises SpecError for a line that the action's command would not take."""
         from console.actions.request_builder import parse, propose
         from console.tui.proposal_steps import finish

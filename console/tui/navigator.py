@@ -28,7 +28,7 @@ from engine.model.errors import SpecError
 if TYPE_CHECKING:
     from textual.widget import Widget
 
-    from console.actions.registry import Action, ScreenName
+    from console.actions.registry import ConsoleAction, ScreenName
     from console.forms.session_state import SessionState
     from console.tui.app import MusterApp
     from console.views.lists import EventLog
@@ -383,7 +383,7 @@ def _load() -> None:
         time.sleep(BETWEEN_S)
 
 
-def page_command(line: str, available: Iterable[Action]) -> ParsedCommand:
+def page_command(line: str, available: Iterable[ConsoleAction]) -> ParsedCommand:
     """The command of a line that leads to a page. Raises SpecError for any other line."""
     command = parse_command(line, list(available))
     if not _leads(command):

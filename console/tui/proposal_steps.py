@@ -29,7 +29,7 @@ from runbooks.plans import typed_plan
 from runbooks.plans.typed_plan import Outcome, Proposal, Request, asks
 
 if TYPE_CHECKING:
-    from console.actions.registry import Action
+    from console.actions.registry import ConsoleAction
     from console.tui.app import MusterApp
     from console.tui.decision_dialogs import Ending
     from runbooks.plans.identity import Signed
@@ -67,7 +67,7 @@ WARNING = (
 
 async def finish(
     app: MusterApp,
-    action: Action,
+    action: ConsoleAction,
     ask: Callable[[], Proposal],
     shell: str,
     *,
@@ -385,7 +385,7 @@ def put_to_vote(proposal: Proposal) -> str:
     )
 
 
-async def propose(app: MusterApp, action: Action, ids: tuple[str, ...]) -> str:
+async def propose(app: MusterApp, action: ConsoleAction, ids: tuple[str, ...]) -> str:
     """Propose, and return the text to show in the end. Raises MusterError where the engine refuses or does not
     answer."""
     name = cast("ActionName", action.id)

@@ -29,7 +29,7 @@ from engine.model.queries import Change, GroupDetail, HistoryItem, TaskPlace, Un
 from engine.model.specs import RunSpec
 
 if TYPE_CHECKING:
-    from console.actions.registry import Action, Context
+    from console.actions.registry import ConsoleAction, Context
     from console.client.protocol import RuntimeEstimate
     from engine.external.mirror_report import Mirrored
 
@@ -199,7 +199,7 @@ def events_section(view: WorkloadDetail, beside: WorkloadContext, width: int) ->
     return Section("Log", tuple(lines), "since this console opened" if beside.events else "")
 
 
-def action_section(available: Sequence[Action], context: Context) -> Section:
+def action_section(available: Sequence[ConsoleAction], context: Context) -> Section:
     """Actions on it; impossible ones with the reason."""
     lines = []
     for action in available:

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 import msgspec
 import numpy as np
 
-from engine.capacity.task_shapes import Demand, Shape, tolerates
+from engine.capacity.task_shapes import LabelDemand, Shape, tolerates
 from engine.model.columns import Ints, Mask, Names, Table, view
 from engine.model.errors import not_found
 from engine.model.specs import LEVELS, NodeSpec, NodeState, PoolSpec, ScalingSpec, Taint
@@ -51,7 +51,7 @@ class ShapeReach:
     """Partitions whose open nodes they may use, in order of preference."""
     kept: tuple[tuple[int, int], ...]
     """(booking, partition) of kept nodes that they may use besides, in order of preference."""
-    loose: tuple[Demand, ...]
+    loose: tuple[LabelDemand, ...]
     """Labels to be matched node by node."""
     open_set: frozenset[int]
     kept_set: frozenset[tuple[int, int]]
@@ -286,7 +286,7 @@ class NodeTable(Table):
         places = view(getattr(self, LEVELS[level])).astype(np.int64)
         return np.where(places > 0, places, alone)
 
-    def label_mask(self, demand: Demand) -> Mask:
+    def label_mask(self, demand: LabelDemand) -> Mask:
         """Mask of the nodes with one of the values of the label (or, at a level of the topology, in one of those
         domains).
         """
@@ -401,7 +401,7 @@ class NodeTable(Table):
     def _labels_match(self, shape: Shape, labels: dict[str, str]) -> bool:
         return all(demand.holds(labels.get(demand.key)) for demand in shape.labels if demand.key in self.split)
 
-    def matches(self, node: int, demands: tuple[Demand, ...]) -> bool:
+    def matches(self, node: int, demands: tuple[LabelDemand, ...]) -> bool:
         return all(demand.holds(self.label(node, demand.key)) for demand in demands)
 
     def suited_mask(self, shape: Shape) -> Mask:
@@ -415,7 +415,7 @@ class NodeTable(Table):
         """Mask of the nodes with the labels that are to be matched node by node."""
         return self.labelled(reach.loose)
 
-    def labelled(self, demands: tuple[Demand, ...]) -> Mask:
+    def labelled(self, demands: tuple[LabelDemand, ...]) -> Mask:
         """Mask of the nodes with the demanded labels."""
         mask: Mask = np.ones(len(self.node_ids), bool)
         for demand in demands:

@@ -201,7 +201,7 @@ def size_class(value: int) -> int:
     return min(bits << 1 | (value >> bits - 2 & 1), 63)
 
 
-class Demand(NamedTuple):
+class LabelDemand(NamedTuple):
     """The demand on one label of a node."""
 
     key: str
@@ -357,11 +357,11 @@ class Shape:
         return min(counts)
 
 
-def demands_of(group: TaskGroup) -> tuple[Demand, ...]:
+def demands_of(group: TaskGroup) -> tuple[LabelDemand, ...]:
     """The group's demands on the labels of its nodes."""
     asked = ((group.node_labels, False), (group.avoid_labels, True))
     return tuple(
-        Demand(key, frozenset(values) - {ANY}, ANY in values, avoided)
+        LabelDemand(key, frozenset(values) - {ANY}, ANY in values, avoided)
         for labels, avoided in asked
         for key, values in sorted(labels.items())
     )

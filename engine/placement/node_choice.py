@@ -27,7 +27,7 @@ import numpy as np
 from engine.capacity import scores
 from engine.capacity.devices import SHARE_STEP, PoolIndex
 from engine.capacity.index import NOWHERE, OPEN, Capacity
-from engine.capacity.task_shapes import Bonds, Demand, Shape, tolerates
+from engine.capacity.task_shapes import Bonds, LabelDemand, Shape, tolerates
 from engine.model.columns import Ints, Mask, view
 from engine.model.quantities import shortlist
 from engine.model.specs import LEVELS, NodeSpec, NodeState, PoolSpec, WorkloadSpec
@@ -78,7 +78,7 @@ def bars(state: State, shape: Shape) -> list[Bar]:
     return found + list(_company(state, shape, left & ~tainted))
 
 
-def condition(demand: Demand) -> str:
+def condition(demand: LabelDemand) -> str:
     """A condition on a label as people write it."""
     values = sorted(demand.values)
     if demand.any or not values:
@@ -168,13 +168,13 @@ def suits_in(pool: PoolSpec, zone: str, shape: Shape) -> bool:
     return _has_labels(pool, zone, shape.labels)
 
 
-def has_labels(pool: PoolSpec, demands: Iterable[Demand]) -> bool:
+def has_labels(pool: PoolSpec, demands: Iterable[LabelDemand]) -> bool:
     """True if a new node of the pool, in one of its zones, has the demanded labels."""
     asked = tuple(demands)
     return any(_has_labels(pool, zone, asked) for zone in zones_of(pool))
 
 
-def _has_labels(pool: PoolSpec, zone: str, demands: Iterable[Demand]) -> bool:
+def _has_labels(pool: PoolSpec, zone: str, demands: Iterable[LabelDemand]) -> bool:
     node = template(pool, zone)
     place = {"region": node.region, "zone": node.zone}
     return all(demand.holds(pool.labels.get(demand.key) or place.get(demand.key) or None) for demand in demands)

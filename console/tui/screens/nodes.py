@@ -21,7 +21,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.timer import Timer
 
-from console.actions.registry import Action, ActionTarget, Context
+from console.actions.registry import ActionTarget, ConsoleAction, Context
 from console.client.change_feed import in_thread
 from console.text.terminal_text import cut, printable
 from console.text.tones import drawn, tones
@@ -422,7 +422,7 @@ class TopologyPane(DetailPane[HeatMap]):
 
     # --- acting
 
-    def acted_on(self, action: Action, context: Context) -> tuple[ActionTarget, ...]:
+    def acted_on(self, action: ConsoleAction, context: Context) -> tuple[ActionTarget, ...]:
         """Nodes of a domain for which the action is possible."""
         if len(context.targets) < 2:
             return context.targets

@@ -15,7 +15,7 @@ from textual.app import ComposeResult
 
 from console.actions import registry
 from console.actions.key_map import key_of
-from console.actions.registry import Action, key_label
+from console.actions.registry import ConsoleAction, key_label
 from console.forms.settings import Environment
 from console.text.terminal_text import duration, printable, timestamp
 from console.tui.widgets.drawing import NARROW, Covered, OneLine, Part, part
@@ -126,7 +126,7 @@ class Frame(Covered):
             line.display = index < len(lines)
             line.show(lines[index] if index < len(lines) else [])
 
-    def show_footer(self, offers: Sequence[tuple[Action, str]]) -> None:
+    def show_footer(self, offers: Sequence[tuple[ConsoleAction, str]]) -> None:
         """Show the possible actions. Impossible ones are dimmed and give their reason when tried."""
         left: list[Part] = []
         right: list[Part] = []

@@ -19,7 +19,7 @@ from textual.geometry import Region, Size
 from textual.message import Message
 from textual.strip import Strip
 
-from console.actions.registry import Action, ActionTarget, Context, ScreenName, TargetKind
+from console.actions.registry import ActionTarget, ConsoleAction, Context, ScreenName, TargetKind
 from console.client.change_feed import in_thread
 from console.text.terminal_text import cut
 from console.text.tones import QUIET, drawn, tones
@@ -131,7 +131,7 @@ class Pane(Covered):
         """Objects an action would act on."""
         return ()
 
-    def acted_on(self, action: Action, context: Context) -> tuple[ActionTarget, ...]:
+    def acted_on(self, action: ConsoleAction, context: Context) -> tuple[ActionTarget, ...]:
         """The targets an action is for: all of them, where a person has chosen each."""
         return context.targets
 
