@@ -34,26 +34,21 @@ from engine.journal.tables import Estimate
 from engine.model import events as ev
 from engine.model.columns import view
 from engine.model.commands import AnyCommand, Command, Define, Observe, Receipt, Submit
+from engine.model.details import NodeDetail, QueueDetail, WorkloadDetail
 from engine.model.errors import JournalError, MusterError, RefusedError
 from engine.model.external_cells import IntentsReport
-from engine.model.queries import (
+from engine.model.list_queries import Named, Page, Query
+from engine.model.overviews import Changes, Overview
+from engine.model.reports import (
     BudgetReport,
-    Changes,
     FairnessReport,
     FragmentationReport,
     GoodputReport,
     HeatMap,
     HeatRequest,
-    Named,
-    NodeDetail,
-    Overview,
-    Page,
-    Query,
-    QueueDetail,
     ScalingReport,
     Showback,
     ShowbackRequest,
-    WorkloadDetail,
 )
 from engine.model.spec_parts import TIME_LIMIT
 from engine.model.specs import HOUR_MS, CellSpec, ReservationSpec, UsageSample, WorkloadState

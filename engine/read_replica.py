@@ -26,30 +26,23 @@ from typing import Any
 import msgspec
 
 from engine.control import Engine
+from engine.model.consolidation_queries import Consolidation, ConsolidationRequest
+from engine.model.details import NodeDetail, QueueDetail, Unblocking, WorkloadDetail
 from engine.model.errors import MusterError, RefusedError, of_code
 from engine.model.external_cells import IntentsReport
+from engine.model.list_queries import Named, Page, Query
+from engine.model.overviews import Changes, Overview
 from engine.model.past_queries import CellDifference, DifferenceRequest
-from engine.model.queries import (
+from engine.model.reports import (
     BudgetReport,
-    Changes,
-    Consolidation,
-    ConsolidationRequest,
     FairnessReport,
     FragmentationReport,
     GoodputReport,
     HeatMap,
     HeatRequest,
-    Named,
-    NodeDetail,
-    Overview,
-    Page,
-    Query,
-    QueueDetail,
     ScalingReport,
     Showback,
     ShowbackRequest,
-    Unblocking,
-    WorkloadDetail,
 )
 from engine.twin import forks
 

@@ -17,7 +17,7 @@ from console.forms import filters
 from console.forms.action_arguments import typed_arguments
 from console.forms.filters import ANYWHERE, PAGE_COLUMNS, Listed, asked_value, quoted, token_at
 from console.text.tones import THEMES, name_of
-from engine.model.queries import COLUMNS, Kind, Query, Term
+from engine.model.list_queries import COLUMNS, Kind, Query, Term
 from engine.model.what_if_edits import FORMS
 from runbooks.actions.catalogue import CATALOG
 from runbooks.actions.declaration import Action
@@ -38,7 +38,7 @@ _BY_ID: dict[tuple[str, str], tuple[str, ...]] = {
     ("orders", "workload"): ("workload",), ("events", "subject"): ("workload", "node", "queue", "pool"),
     ("events", ANYWHERE): ("workload", "node"),
 }  # fmt: skip
-"""Page and column -> kinds of `engine.model.queries.Hit` that its values are ids of."""
+"""Page and column -> kinds of `engine.model.list_queries.Named` that its values are ids of."""
 
 
 class WantedValue(NamedTuple):
@@ -93,7 +93,7 @@ class CompletionRequest(NamedTuple):
 
     begun: str
     kinds: tuple[str, ...] = ()
-    """Kinds of `engine.model.queries.Named`; empty: all."""
+    """Kinds of `engine.model.list_queries.Named`; empty: all."""
     before: str = ""
     files: bool = False
 

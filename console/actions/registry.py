@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple, get_args
 
 from console.text.terminal_text import printable
 from engine.model.errors import SpecError, did_you_mean
-from engine.model.queries import Kind as ListKind
+from engine.model.list_queries import Kind as ListKind
 from runbooks.actions.catalogue import CATALOG
 from runbooks.actions.declaration import Action, Kind
 

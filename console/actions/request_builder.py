@@ -17,7 +17,7 @@ from runbooks.plans.typed_plan import Proposal, Request, Source, StepRequest
 
 if TYPE_CHECKING:
     from console.client.protocol import Client
-    from engine.model.queries import Consolidation, ConsolidationRequest
+    from engine.model.consolidation_queries import Consolidation, ConsolidationRequest
     from engine.model.spec_parts import BudgetSpec
     from engine.model.specs import QueueSpec
 

@@ -23,7 +23,7 @@ from console.service.recommendations import evidence_of, source_of
 from engine.control import Engine
 from engine.journal.side_tables import Records
 from engine.model.commands import Submit
-from engine.model.queries import Query, Term
+from engine.model.list_queries import Query, Term
 from engine.model.spec_parts import DAY_MS, MINUTE_MS
 from engine.model.specs import CellSpec, WorkloadSpec
 from engine.traces.generated_day import SITE, large_work

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from console.client.protocol import Client
     from console.views.curves import Curve
     from console.views.lists import ListView
-    from engine.model.queries import Change
+    from engine.model.overviews import Change
 
 
 QUOTED = "quoted: "

@@ -18,7 +18,7 @@ from engine.traces.progress import listening
 
 if TYPE_CHECKING:
     from console.client.protocol import Client, Health
-    from engine.model.queries import Changes
+    from engine.model.overviews import Changes
 
 T = TypeVar("T")
 

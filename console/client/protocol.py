@@ -22,29 +22,22 @@ from console.client.questions import UNSENT, Asking, asks
 from engine.executors.task_files import OutputPart, OutputRequest, ProcessReport
 from engine.external.mirror_report import Mirrored, MirrorReport
 from engine.model.commands import AnyCommand, Receipt
+from engine.model.consolidation_queries import Consolidation, ConsolidationRequest
+from engine.model.details import NodeDetail, QueueDetail, Unblocking, WorkloadDetail
 from engine.model.external_cells import IntentsReport
+from engine.model.list_queries import Named, Page, Query
+from engine.model.overviews import Changes, Overview
 from engine.model.past_queries import CellDifference, DifferenceRequest, PastStatus
-from engine.model.queries import (
+from engine.model.reports import (
     BudgetReport,
-    Changes,
-    Consolidation,
-    ConsolidationRequest,
     FairnessReport,
     FragmentationReport,
     GoodputReport,
     HeatMap,
     HeatRequest,
-    Named,
-    NodeDetail,
-    Overview,
-    Page,
-    Query,
-    QueueDetail,
     ScalingReport,
     Showback,
     ShowbackRequest,
-    Unblocking,
-    WorkloadDetail,
 )
 from engine.model.twin_queries import MAX_STRETCH, Ask, RunStatus, ScoreReport
 from recommender.estimates.queries import (

@@ -34,7 +34,7 @@ from console.client.questions import (
     refuse_read_only,
 )
 from engine.model.errors import BusyError, MusterError, NotSentError, SpecError, UnreachableError, of_code
-from engine.model.queries import Changes
+from engine.model.overviews import Changes
 from runbooks.gate.approval_policy import Caller
 
 if TYPE_CHECKING:

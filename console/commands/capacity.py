@@ -20,13 +20,11 @@ from engine.model.spec_parts import Autoscaling
 
 if TYPE_CHECKING:
     from engine.external.slurm.records import Share
-    from engine.model.queries import (
+    from engine.model.consolidation_queries import Consolidation, ConsolidationPlan, NodeTasks
+    from engine.model.reports import (
         BurstReport,
-        Consolidation,
-        ConsolidationPlan,
         FairnessReport,
         FragmentationReport,
-        NodeTasks,
         ScalingReport,
         ShapeFragmentation,
         VertexReport,

@@ -31,8 +31,8 @@ from console.views.curves import (
 from console.views.lists import values_of
 from console.views.sections import section_lines
 from engine.model.errors import MusterError, SpecError
+from engine.model.list_queries import Query
 from engine.model.quantities import duration_ms, shortlist, usd
-from engine.model.queries import Query
 from recommender.history.metrics import (
     CELL,
     MAX_SAMPLES,
@@ -49,7 +49,8 @@ from recommender.history.metrics import (
 
 if TYPE_CHECKING:
     from console.client.protocol import Client
-    from engine.model.queries import Change, Changes, Term
+    from engine.model.list_queries import Term
+    from engine.model.overviews import Change, Changes
     from recommender.history.imported_history import MetricQuery, NodeNames, Prometheus
 
 

@@ -30,8 +30,9 @@ from console.views.cost import (
 )
 from console.views.sections import section_lines
 from engine.model.errors import SpecError
+from engine.model.list_queries import Query
 from engine.model.quantities import cpu_milli, duration_ms, memory_mib, shown, usd
-from engine.model.queries import GoodputReport, Query, ShowbackRequest
+from engine.model.reports import GoodputReport, ShowbackRequest
 from engine.model.spec_parts import DAY_MS, HOUR_MS
 from recommender.estimates.queries import MAX_OFFERS, MAX_RUN_MS, MAX_WITHIN_MS, WITHIN_MS, Offer, QuoteRequest
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from console.client.protocol import Client
-    from engine.model.queries import BudgetLine, BudgetReport, Showback
+    from engine.model.reports import BudgetLine, BudgetReport, Showback
     from recommender.estimates.queries import Quote
 
 

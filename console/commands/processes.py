@@ -22,9 +22,10 @@ from console.text.guarded_streams import exact_output
 from console.text.terminal_text import printable
 from console.views.workload import LogLines, as_left, task_line
 from engine.executors.task_files import MAX_BYTES, OutputPart, OutputRequest
+from engine.model.details import WorkloadDetail
 from engine.model.errors import NotFoundError, SpecError
+from engine.model.list_queries import Query
 from engine.model.quantities import memory_mib
-from engine.model.queries import Query, WorkloadDetail
 
 if TYPE_CHECKING:
     from console.client.protocol import Client

@@ -22,13 +22,14 @@ from console.text.plain_tables import (
 )
 from console.text.terminal_text import LONGEST, printable
 from engine.model.errors import NotFoundError, SpecError
+from engine.model.list_queries import COLUMNS, DEFAULT_COLUMNS, Kind, Page, Query, Term
 from engine.model.quantities import counted, usd
-from engine.model.queries import COLUMNS, DEFAULT_COLUMNS, Kind, Page, Query, Term
 
 if TYPE_CHECKING:
     from console.client.protocol import Client, Health
     from engine.external.mirror_report import Mirrored
-    from engine.model.queries import BudgetLine, NodeDetail
+    from engine.model.details import NodeDetail
+    from engine.model.reports import BudgetLine
 
 
 WHY = (

@@ -17,8 +17,8 @@ from console.evals.incidents import IncidentLimits, ScriptedIncident, expanded
 from engine.control import Engine
 from engine.model.commands import AnyCommand
 from engine.model.errors import MusterError
+from engine.model.list_queries import Query, Term
 from engine.model.quantities import duration_ms, usd
-from engine.model.queries import Query, Term
 from engine.model.spec_parts import MICROUSD, Autoscaling, ScalingSpec
 from engine.model.specs import BudgetSpec, NodeState, QueueSpec, ReservationSpec, WorkloadState
 from runbooks.actions import catalogue

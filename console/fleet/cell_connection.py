@@ -26,7 +26,8 @@ from engine.model.errors import (
     SpecError,
     UnreachableError,
 )
-from engine.model.queries import Overview, Query, Term
+from engine.model.list_queries import Query, Term
+from engine.model.overviews import Overview
 from engine.model.spec_parts import HOUR_MS
 from engine.model.twin_queries import AskOptions, Options
 from runbooks.gate.approval_gate import wall_ms

@@ -2,7 +2,7 @@
 
 A term is `column` operator `value`, with `!` in front to negate. `:` and `=` mean "is" (`*` stands for any characters,
 `a,b` for either), `~` means "contains". A word alone looks into id and name. Terms on one column are alternatives, and
-different columns must all hold, as `engine.model.queries.Term` promises. States of other tools are understood too:
+different columns must all hold, as `engine.model.list_queries.Term` promises. States of other tools are understood too:
 `state:pending` is `state:queued,held,waiting`. A view is a filter with `sort:queue,-wait` and `columns:id,state,gpu` in
 it.
 
@@ -21,7 +21,7 @@ from functools import cache, lru_cache
 
 from console.text.terminal_text import printable, read_value
 from engine.model.errors import SpecError, did_you_mean
-from engine.model.queries import COLUMNS, Column, Op, Term
+from engine.model.list_queries import COLUMNS, Column, Op, Term
 from engine.model.specs import NodeState, QueueMode, WorkloadState
 
 Value = str | int | None

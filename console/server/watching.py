@@ -6,7 +6,7 @@ missed, as far back as is remembered, and how much was forgotten. A slow reader 
 much it missed, and continues from the present.
 
     id: 1042                          the state version up to which this tells
-    event: changes                    `engine.model.queries.Changes` as JSON; without items where only ticks are asked
+    event: changes                    `engine.model.overviews.Changes` as JSON; without items where only ticks are asked
     for data: {"version":1042,"at_ms":...,"items":[...],"missed":0}
 
 A tick comes at least every second: it shows that the line is up, and carries the cell's clock. A console that gives
@@ -48,7 +48,8 @@ from console.forms.filters import parse_columns, parse_sort, parse_view
 from console.server.operations import Number, Operation, TextParameter, asked_by, body, decoded
 from console.server.request_handler import ReplicaReads, VersionWatch, answer_of, least_of
 from engine.model.errors import MusterError, SpecError
-from engine.model.queries import Changes, Kind, Page, Query
+from engine.model.list_queries import Kind, Page, Query
+from engine.model.overviews import Changes
 from engine.reads.answers import MAX_ROWS
 
 if TYPE_CHECKING:

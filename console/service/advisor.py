@@ -22,9 +22,10 @@ import msgspec
 
 from console.client.protocol import RuntimeEstimate
 from console.text.terminal_text import duration, timestamp
+from engine.model.details import NodeDetail, WorkloadDetail
 from engine.model.errors import RefusedError, SpecError, of_code
+from engine.model.list_queries import Page, Query, Term
 from engine.model.quantities import MIN_RUNS, counted
-from engine.model.queries import NodeDetail, Page, Query, Term, WorkloadDetail
 from engine.model.twin_queries import MAX_HORIZON_MS, MAX_STRETCH, AskOptions, Options
 from recommender.estimates.cell_runs import (
     COLUMNS,

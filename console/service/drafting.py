@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from engine.model.errors import JournalError, MusterError, NotFoundError, RefusedError, SpecError, nearest
-from engine.model.queries import Kind, Query
+from engine.model.list_queries import Kind, Query
 from engine.model.specs import HOUR_MS
 from runbooks.drafts.facts import gather
 from runbooks.drafts.rule_drafter import Preview, RuleDrafter

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from engine.model.columns import view
 from engine.model.errors import MusterError, NotFoundError, SpecError, did_you_mean
+from engine.model.list_queries import Query, Term
+from engine.model.overviews import Overview
 from engine.model.quantities import shown
-from engine.model.queries import Overview, Query, Term
 from engine.model.specs import HOUR_MS
 from engine.state.workloads import NONE
 from recommender.estimates.queries import MAX_HOURS, Coverage, Forecast, ForecastRequest, HourAhead, MemberSkill

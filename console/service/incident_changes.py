@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 
-from engine.model.queries import Change
+from engine.model.overviews import Change
 from engine.state.workloads import TRANSITIONS
 from runbooks.plans.incidents import Incident, IncidentChange
 from runbooks.plans.queries import AuditPage, AuditQuery

@@ -37,18 +37,12 @@ from console.service.slurm_cell import SlurmCell
 from console.service.telemetry import Archive
 from console.service.this_machine import RunOutput
 from console.service.token_store import Tokens
+from engine.model.consolidation_queries import Consolidation, ConsolidationRequest
+from engine.model.details import Unblocking, WorkloadDetail
 from engine.model.errors import MusterError, NotFoundError, UnreachableError
+from engine.model.list_queries import Named, Page, Query
+from engine.model.overviews import Changes
 from engine.model.past_queries import CellDifference, DifferenceRequest, PastStatus
-from engine.model.queries import (
-    Changes,
-    Consolidation,
-    ConsolidationRequest,
-    Named,
-    Page,
-    Query,
-    Unblocking,
-    WorkloadDetail,
-)
 from engine.past.process import PastRequest
 from engine.past.replicas import PastReplicas
 from runbooks.audit import reader as reading

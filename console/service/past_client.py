@@ -21,9 +21,11 @@ from engine.read_replica import decoded
 if TYPE_CHECKING:
     from console.service.local_client import LocalClient
     from engine.external.mirror_report import Mirrored
+    from engine.model.details import WorkloadDetail
     from engine.model.external_cells import IntentsReport
+    from engine.model.list_queries import Named
+    from engine.model.overviews import Changes
     from engine.model.past_queries import CellDifference, DifferenceRequest
-    from engine.model.queries import Changes, Named, WorkloadDetail
     from engine.past.replicas import PastReplicas
     from recommender.history.metrics import History, HistoryRequest
 

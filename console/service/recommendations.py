@@ -49,7 +49,7 @@ from runbooks.plans.typed_plan import MAX_PERSON, EvidenceRef, Proposal, Request
 if TYPE_CHECKING:
     from console.service.advisor import Advisor
     from engine.loop import EngineLoop
-    from engine.model.queries import Overview
+    from engine.model.overviews import Overview
 
 
 HORIZON_MS = 6 * HOUR_MS

@@ -28,23 +28,16 @@ from console.text.terminal_text import (
     timestamp,
     visible,
 )
+from engine.model.list_queries import COLUMNS, Column, Kind
 from engine.model.quantities import counted, usd
-from engine.model.queries import COLUMNS, Column, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from console.client.protocol import RuntimeEstimate
-    from engine.model.queries import (
-        GroupDetail,
-        Overview,
-        Page,
-        PoolOverview,
-        ServiceDetail,
-        TopologyDetail,
-        Unblocking,
-        WorkloadDetail,
-    )
+    from engine.model.details import GroupDetail, ServiceDetail, TopologyDetail, Unblocking, WorkloadDetail
+    from engine.model.list_queries import Page
+    from engine.model.overviews import Overview, PoolOverview
     from engine.model.specs import Affinity
     from engine.model.twin_queries import Figure, Interval
 

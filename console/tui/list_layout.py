@@ -20,7 +20,7 @@ from console.tui.widgets.table_rows import MOST
 from console.views.lists import LISTS, every_column
 from console.views.sections import Line, Section
 from engine.model.errors import MusterError, SpecError
-from engine.model.queries import COLUMNS, Column
+from engine.model.list_queries import COLUMNS, Column
 
 if TYPE_CHECKING:
     from console.tui.app import MusterApp

@@ -18,7 +18,7 @@ from console.tui.navigator import kept, page_command
 from console.tui.widgets.list_pane import ListPane
 from console.views.lists import ListView
 from engine.model.errors import MusterError, NotFoundError, SpecError
-from engine.model.queries import Named
+from engine.model.list_queries import Named
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from console.tui.screens.draft import DraftPane
     from console.tui.screens.forecast import WhatIfPane
     from console.tui.screens.proposals import ProposalPane, ProposalsPane, RecommendationsPane
-    from engine.model.queries import Kind
+    from engine.model.list_queries import Kind
     from engine.model.specs import WorkloadSpec
     from runbooks.drafts.typed_draft import DraftAsk, Drafter
 

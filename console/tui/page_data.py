@@ -39,12 +39,12 @@ from console.tui.widgets.window_table import Fetch
 from console.views.lists import KEY_COLUMN, SHARE, ListView, Row, share_of
 from console.views.sections import Line
 from engine.model.errors import MusterError, RefusedError, SpecError
-from engine.model.queries import Column
+from engine.model.list_queries import Column
 
 if TYPE_CHECKING:
     from console.tui.app import MusterApp
     from console.tui.screens.draft import DraftPane
-    from engine.model.queries import Page
+    from engine.model.list_queries import Page
     from runbooks.drafts.typed_draft import DraftRun, Sentence
 
 

@@ -18,8 +18,8 @@ from engine.model.spec_parts import MINUTE_MS
 if TYPE_CHECKING:
     from console.client.protocol import Client
     from console.tui.app import MusterApp
+    from engine.model.overviews import Changes
     from engine.model.past_queries import PastStatus
-    from engine.model.queries import Changes
 
 EVENTS = 500
 """Events before the time that is shown, for the pages that list them."""

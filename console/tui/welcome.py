@@ -18,7 +18,7 @@ from engine.model.errors import MusterError, SpecError
 if TYPE_CHECKING:
     from console.client.protocol import Health
     from console.tui.app import MusterApp
-    from engine.model.queries import Overview
+    from engine.model.overviews import Overview
 
 
 class WelcomeDialog(Dialog):

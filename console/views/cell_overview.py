@@ -59,13 +59,14 @@ from console.views.sections import (
     quantity,
     text_line,
 )
+from engine.model.list_queries import Page, Query
+from engine.model.overviews import Change, Overview, PoolOverview
 from engine.model.quantities import counted, usd
-from engine.model.queries import Change, Overview, Page, PoolOverview, Query
 from engine.model.specs import HOUR_MS
 
 if TYPE_CHECKING:
     from console.views.lists import Span
-    from engine.model.queries import BudgetLine
+    from engine.model.reports import BudgetLine
     from recommender.estimates.queries import Forecast
     from recommender.findings.suggestions import Recommendation
     from runbooks.plans.incidents import Incident

@@ -27,8 +27,9 @@ from console.text.charts import (
 from console.text.terminal_text import cut, cut_name, duration, fit, fit_name, permille, printable, timestamp, wrap
 from console.views.sections import Line, Section, fact, metered, text_line
 from console.views.what_if import forecast_facts
+from engine.model.overviews import Overview
 from engine.model.quantities import MIN_RUNS, counted, usd
-from engine.model.queries import GROUPINGS, BudgetLine, BudgetReport, GoodputReport, Overview, PoolGoodput, Showback
+from engine.model.reports import GROUPINGS, BudgetLine, BudgetReport, GoodputReport, PoolGoodput, Showback
 from engine.model.spec_parts import DAY_MS, MICROUSD
 from engine.model.specs import HOUR_MS
 

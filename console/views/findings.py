@@ -10,12 +10,14 @@ from console.text.charts import length, spark
 from console.text.terminal_text import NONE, cut, duration, fit, fit_name, permille, printable
 from console.text.tones import state_look
 from console.views.sections import Line, Section, bar, quota_parts, text_line
+from engine.model.details import FULL_BURN, Burn
+from engine.model.list_queries import Page, Query
+from engine.model.overviews import Overview
 from engine.model.quantities import counted, usd
-from engine.model.queries import FULL_BURN, Burn, Overview, Page, Query
 
 if TYPE_CHECKING:
     from console.views.lists import Span
-    from engine.model.queries import BudgetLine
+    from engine.model.reports import BudgetLine
     from recommender.findings.suggestions import Recommendation
     from runbooks.plans.incidents import Incident
     from runbooks.plans.typed_plan import Proposal

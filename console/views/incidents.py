@@ -21,8 +21,8 @@ from console.views.proposal import effect_lines, hanging, name_of
 from console.views.proposal import framed as quoted_lines
 from console.views.sections import Line, Section, text_line
 from engine.model.errors import MusterError, UnreachableError
+from engine.model.list_queries import Query, Term
 from engine.model.quantities import counted
-from engine.model.queries import Query, Term
 from runbooks.plans.incidents import (
     UNCLOSED,
     AlertLine,
@@ -35,7 +35,8 @@ from runbooks.plans.incidents import (
 
 if TYPE_CHECKING:
     from console.client.protocol import Client
-    from engine.model.queries import PoolOverview, WorkloadDetail
+    from engine.model.details import WorkloadDetail
+    from engine.model.overviews import PoolOverview
     from recommender.findings.suggestions import Recommendation
     from runbooks.drafts.typed_draft import Draft, DraftRun
     from runbooks.plans.typed_plan import Proposal

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from console.forms.filters import COLUMN_TERM, SORT, Value, matches, parse_view
 from console.text.terminal_text import NONE, milli, permille, printable, show, timestamp
 from console.text.tones import state_look
-from engine.model.queries import COLUMNS, Change, Column, Kind, Page, Query, Term
+from engine.model.list_queries import COLUMNS, Column, Kind, Page, Query, Term
+from engine.model.overviews import Change
 
 Span = tuple[str, str]
 """Text and the tone it is drawn in."""

@@ -31,9 +31,10 @@ from console.text.tones import state_look
 from console.views.cell_overview import short_money
 from console.views.lists import Span
 from console.views.sections import Line, Section, fact, fact_bars, metered, plural, quantity, text_line
+from engine.model.details import MigInstance, NodeDetail
 from engine.model.errors import SpecError
 from engine.model.quantities import counted
-from engine.model.queries import HeatLevel, HeatMap, HeatTile, MigInstance, NodeDetail
+from engine.model.reports import HeatLevel, HeatMap, HeatTile
 from engine.model.specs import LEVELS as TREE_LEVELS
 
 LEVELS: tuple[HeatLevel, ...] = ("zone", "block", "rack", "node")

@@ -31,22 +31,15 @@ from console.views.sections import (
     quota_parts,
     text_line,
 )
+from engine.model.details import QueueDetail
+from engine.model.list_queries import Page, Query, Term
 from engine.model.quantities import counted
-from engine.model.queries import (
-    BurstReport,
-    DecisionReport,
-    FairnessReport,
-    Page,
-    Query,
-    QueueDetail,
-    Term,
-    VertexReport,
-)
+from engine.model.reports import BurstReport, DecisionReport, FairnessReport, VertexReport
 
 if TYPE_CHECKING:
     from console.client.protocol import Client
     from console.views.lists import Span
-    from engine.model.queries import BurnWindow
+    from engine.model.details import BurnWindow
     from engine.model.specs import FlavorQuota, QueueSpec
 
 

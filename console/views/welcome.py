@@ -11,8 +11,8 @@ from typing import NamedTuple
 from console.client.protocol import Health
 from console.text.terminal_text import printable, timestamp
 from console.views.sections import Line, Section, text_line
+from engine.model.overviews import Overview
 from engine.model.quantities import counted
-from engine.model.queries import Overview
 
 
 class Suggested(NamedTuple):

@@ -24,8 +24,9 @@ from console.views.lists import RETURNED, Span
 from console.views.sections import FACT, Line, Section, fact, plural, text_line
 from console.views.what_if import forecast_facts
 from engine.executors.task_files import ProcessReport, TaskView
+from engine.model.details import GroupDetail, HistoryItem, TaskPlace, Unblocking, WorkloadDetail
+from engine.model.overviews import Change
 from engine.model.quantities import counted, usd
-from engine.model.queries import Change, GroupDetail, HistoryItem, TaskPlace, Unblocking, WorkloadDetail
 from engine.model.specs import RunSpec
 
 if TYPE_CHECKING:

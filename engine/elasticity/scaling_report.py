@@ -12,8 +12,9 @@ import numpy as np
 from engine.elasticity.providers import ANSWER_MS
 from engine.elasticity.scale_up import Planner
 from engine.model.columns import view
+from engine.model.details import Reason
 from engine.model.quantities import utc
-from engine.model.queries import PoolSize, Reason, ScalingReport
+from engine.model.reports import PoolSize, ScalingReport
 from engine.model.specs import NodeState
 from engine.placement.node_choice import grows
 from engine.state.cell_state import State

@@ -96,7 +96,7 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Unit = Literal["permille", "duration", "count", "money", "device_time"]
-"""As in the columns of `engine.model.queries`; device_time is milliseconds of one device (or core)."""
+"""As in the columns of `engine.model.list_queries`; device_time is milliseconds of one device (or core)."""
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,7 +31,7 @@ from engine.capacity import mig
 from engine.capacity.index import OPEN, Capacity
 from engine.capacity.task_shapes import Shape
 from engine.model.columns import Numbers, view
-from engine.model.queries import FragmentationReport, PoolFragmentation, ShapeFragmentation
+from engine.model.reports import FragmentationReport, PoolFragmentation, ShapeFragmentation
 from engine.model.specs import NodeState
 from engine.state.cell_state import State
 

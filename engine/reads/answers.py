@@ -19,34 +19,32 @@ from engine.capacity import mig
 from engine.capacity.index import Capacity
 from engine.capacity.topology import CELL, Spans, ranks_in_order
 from engine.model.columns import Numbers, view
-from engine.model.errors import SpecError
-from engine.model.events import BACKFILLED, BORROWED, BURST, EVICTION_CAUSES, FAILURE_CAUSES
-from engine.model.quantities import counted
-from engine.model.queries import (
-    DEFAULT_COLUMNS,
-    BudgetReport,
-    DecisionReport,
+from engine.model.details import (
     DependencyDetail,
-    FairnessReport,
-    FragmentationReport,
     GroupDetail,
-    HeatMap,
-    HeatRequest,
     HistoryItem,
-    Kind,
     MigInstance,
     NodeDetail,
-    Overview,
-    Page,
-    PoolOverview,
-    Query,
     QueueDetail,
     ServiceDetail,
-    Showback,
-    ShowbackRequest,
     TaskPlace,
     TopologyDetail,
     WorkloadDetail,
+)
+from engine.model.errors import SpecError
+from engine.model.events import BACKFILLED, BORROWED, BURST, EVICTION_CAUSES, FAILURE_CAUSES
+from engine.model.list_queries import DEFAULT_COLUMNS, Kind, Page, Query
+from engine.model.overviews import Overview, PoolOverview
+from engine.model.quantities import counted
+from engine.model.reports import (
+    BudgetReport,
+    DecisionReport,
+    FairnessReport,
+    FragmentationReport,
+    HeatMap,
+    HeatRequest,
+    Showback,
+    ShowbackRequest,
 )
 from engine.model.spec_parts import exit_words, shown
 from engine.model.specs import (

@@ -15,7 +15,7 @@ import numpy as np
 from engine.model.columns import view
 from engine.model.errors import SpecError
 from engine.model.quantities import shown
-from engine.model.queries import (
+from engine.model.reports import (
     GROUPINGS,
     TAG,
     BudgetLine,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from engine.model.columns import Numbers, view
-from engine.model.queries import Named
+from engine.model.list_queries import Named
 from engine.model.specs import NodeState, WorkloadState
 from engine.state.machines import OrderState
 

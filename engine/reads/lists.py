@@ -14,8 +14,10 @@ import numpy as np
 
 from engine.elasticity.scaling_report import ready_ms
 from engine.model.columns import Numbers, Rank, view, window
+from engine.model.details import Burn
 from engine.model.errors import SpecError, did_you_mean
-from engine.model.queries import COLUMNS, Burn, Kind, Term, VertexReport
+from engine.model.list_queries import COLUMNS, Kind, Term
+from engine.model.reports import VertexReport
 from engine.model.specs import NodeState, PoolSpec, QueueMode, ReservationSpec, WorkloadState
 from engine.reads.id_search import WORDS, Texts
 from engine.reads.pending_reasons import Explainer

@@ -19,7 +19,7 @@ import numpy as np
 
 from engine.model.columns import Numbers, view
 from engine.model.errors import NotFoundError, SpecError
-from engine.model.queries import HeatLevel, HeatMap, HeatRequest, HeatTile
+from engine.model.reports import HeatLevel, HeatMap, HeatRequest, HeatTile
 from engine.model.specs import NodeState, PoolSpec, QueueSpec, WorkloadState
 from engine.state.cell_state import State
 from engine.state.pending_work import STOPPED

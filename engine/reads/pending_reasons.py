@@ -18,8 +18,8 @@ from engine.capacity.topology import NearestDomain, domain_room, levels_asked, n
 from engine.elasticity.scaling_report import outlook
 from engine.external.slurm.limits import outside_reasons, outside_token, without_cycle
 from engine.model.columns import Numbers, view
+from engine.model.details import Reason
 from engine.model.quantities import shortlist, usd, utc
-from engine.model.queries import Reason
 from engine.model.specs import LEVELS, RESOURCES, NodeState, QueueMode, WorkloadState, quantity
 from engine.placement.fragmentation import free_gpu, in_one_piece
 from engine.placement.gang_placement import place, unplace, variants

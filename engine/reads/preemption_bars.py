@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from engine.model.columns import Numbers, view
+from engine.model.details import Reason
 from engine.model.events import BURST
 from engine.model.quantities import shortlist, spelt, utc
-from engine.model.queries import Reason
 from engine.model.specs import RESOURCES, quantity
 from engine.reads.quota_reasons import MAX_NAMED, amount
 from engine.scheduling.preemption import bound_rows, waiting_is_better

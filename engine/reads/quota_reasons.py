@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from engine.model.details import Reason
 from engine.model.quantities import utc
-from engine.model.queries import Reason
 from engine.model.specs import quantity
 from engine.state.cell_state import State
 from engine.state.queue_tree import WIDTH, Lack

@@ -15,8 +15,8 @@ import numpy as np
 
 from engine.model import events as ev
 from engine.model.columns import view
+from engine.model.overviews import Change, Changes
 from engine.model.quantities import counted, usd, utc
-from engine.model.queries import Change, Changes
 from engine.model.spec_parts import exit_words
 from engine.model.specs import NodeState, QueueMode, WorkloadState
 from engine.state.budgets import BudgetStage

@@ -22,8 +22,8 @@ import msgspec
 
 from engine.control import Engine
 from engine.model.commands import Submit
+from engine.model.details import WorkloadDetail
 from engine.model.errors import MusterError
-from engine.model.queries import WorkloadDetail
 from engine.model.specs import (
     CellSpec,
     NodeSpec,

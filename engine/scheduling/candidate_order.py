@@ -17,7 +17,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from fractions import Fraction
 from heapq import heapify, heappop, heappush, heapreplace
 
-from engine.model.queries import BurstReport, VertexReport
+from engine.model.reports import BurstReport, VertexReport
 from engine.state.cell_state import State
 from engine.state.pending_work import Key
 from engine.state.queue_tree import NO_LIMIT, UNLIMITED, WIDTH, QueueTree, Vector

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from engine.model.columns import Numbers, view
-from engine.model.queries import Burn, BurnWindow
+from engine.model.details import Burn, BurnWindow
 from engine.model.spec_parts import MINUTE_MS
 from engine.model.specs import WorkloadState
 from engine.state.queue_tree import MINUTES, below

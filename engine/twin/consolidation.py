@@ -27,9 +27,7 @@ from engine.capacity.topology import domain_room, levels_asked
 from engine.control import Engine
 from engine.model import commands as cmd
 from engine.model.columns import Rows, view
-from engine.model.errors import MusterError, NotFoundError, SpecError
-from engine.model.quantities import shortlist
-from engine.model.queries import (
+from engine.model.consolidation_queries import (
     Consolidation,
     ConsolidationPlan,
     ConsolidationRequest,
@@ -37,6 +35,8 @@ from engine.model.queries import (
     Relocation,
     Unblocked,
 )
+from engine.model.errors import MusterError, NotFoundError, SpecError
+from engine.model.quantities import shortlist
 from engine.model.specs import HOUR_MS, TaskGroup, Toleration, WorkloadState
 from engine.placement.fragmentation import headline_ppm, in_one_piece
 from engine.placement.gang_placement import Claim, place, unplace, variants

@@ -29,9 +29,10 @@ from engine.capacity.topology import Span, domain_room, lacking, levels_asked
 from engine.control import Engine
 from engine.model import commands as cmd
 from engine.model.columns import view
+from engine.model.consolidation_queries import ConsolidationRequest
+from engine.model.details import Counterfactual, Unblocking
 from engine.model.errors import MusterError
 from engine.model.quantities import counted, shortlist, usd, utc
-from engine.model.queries import ConsolidationRequest, Counterfactual, Unblocking
 from engine.model.spec_parts import MICROUSD
 from engine.model.specs import (
     NodeState,

@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from engine.model.details import NodeDetail
 from engine.model.errors import SpecError
+from engine.model.list_queries import Page
+from engine.model.overviews import Overview
 from engine.model.quantities import lasting, whole
-from engine.model.queries import NodeDetail, Overview, Page
 from engine.model.specs import QueueSpec
 from recommender.findings.suggestions import (
     CPUS_OF_A_GPU,

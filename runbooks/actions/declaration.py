@@ -31,7 +31,9 @@ from runbooks.plans.amounts import amount, size
 
 if TYPE_CHECKING:
     from engine.model.commands import AnyCommand
-    from engine.model.queries import Consolidation, ConsolidationRequest, PoolSize, WorkloadDetail
+    from engine.model.consolidation_queries import Consolidation, ConsolidationRequest
+    from engine.model.details import WorkloadDetail
+    from engine.model.reports import PoolSize
     from engine.model.spec_parts import BudgetSpec
     from engine.model.specs import Policy, QueueSpec
     from runbooks.plans.checks import CheckName, Operator
@@ -181,23 +183,23 @@ if TYPE_CHECKING:
     import msgspec as msgspec
 
     from engine.model import commands as commands
-    from engine.model import queries as query
+    from engine.model import consolidation_queries as consolidation_queries
     from engine.model import spec_parts as spec_parts
     from engine.model import specs as model
     from engine.twin import consolidation as consolidation
     from runbooks.plans import typed_plan as plan
 else:
-    commands, consolidation, model, msgspec, plan, query, spec_parts = (
+    commands, consolidation, consolidation_queries, model, msgspec, plan, spec_parts = (
         LateModule("engine.model.commands"),
         LateModule("engine.twin.consolidation"),
+        LateModule("engine.model.consolidation_queries"),
         LateModule("engine.model.specs"),
         LateModule("msgspec"),
         LateModule("runbooks.plans.typed_plan"),
-        LateModule("engine.model.queries"),
         LateModule("engine.model.spec_parts"),
     )
 
-__all__ = ("commands", "consolidation", "model", "msgspec", "plan", "query", "spec_parts")
+__all__ = ("commands", "consolidation", "consolidation_queries", "model", "msgspec", "plan", "spec_parts")
 
 
 Kind = Literal[

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import msgspec
 
     from engine.model.commands import AnyCommand
-    from engine.model.queries import PoolSize
+    from engine.model.reports import PoolSize
     from engine.model.spec_parts import ScalingSpec
     from runbooks.plans.typed_plan import Act, ActionName, ScalingChange, Target
 

@@ -16,9 +16,10 @@ import numpy as np
 
 from engine.model.columns import view
 from engine.model.commands import CARRIED, AnyCommand, why_not
+from engine.model.details import WorkloadDetail
 from engine.model.errors import NotFoundError, RefusedError, SpecError, not_found
+from engine.model.list_queries import Query, Term
 from engine.model.quantities import shortlist
-from engine.model.queries import Query, Term, WorkloadDetail
 from engine.model.specs import RESOURCES, WorkloadState, check_id
 from engine.state.external_cell import Intent, Phase
 from runbooks.actions import catalogue

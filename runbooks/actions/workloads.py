@@ -25,6 +25,7 @@ from runbooks.actions.declaration import (
     asked_now,
     by,
     commands,
+    consolidation_queries,
     flag,
     former,
     has_given,
@@ -32,7 +33,6 @@ from runbooks.actions.declaration import (
     leaves,
     number,
     plan,
-    query,
     request_of,
     required,
     state_of,
@@ -44,7 +44,7 @@ from runbooks.plans.amounts import amount, size
 
 if TYPE_CHECKING:
     from engine.model.commands import AnyCommand
-    from engine.model.queries import Consolidation, ConsolidationRequest
+    from engine.model.consolidation_queries import Consolidation, ConsolidationRequest
     from runbooks.plans.typed_plan import Act, ActionName, RequestChange, Target
 
 WORKLOADS = {"workloads": ids("workload_id")}
@@ -168,7 +168,7 @@ def found_request(before: Target, now: Target, done: bool) -> str:
 
 def make_consolidate(given: Given, cell: PlannedCell) -> Act:
     """The moves are looked for now, on forks."""
-    request = query.ConsolidationRequest(
+    request = consolidation_queries.ConsolidationRequest(
         unblock=given.get("unblock", ""), pool=given.get("pool", ""), free_nodes=given.get("free_nodes", 0),
         max_moves=given["max_moves"],
     )  # fmt: skip
@@ -189,7 +189,7 @@ def consolidation_request(typed: Typed) -> ConsolidationRequest:
         raise SpecError("--free-nodes", "needs --pool", "Add --pool")
     if typed["free_nodes"] and typed["unblock"]:
         raise SpecError("--free-nodes", "cannot be combined with --unblock", "Give one of the two")
-    return query.ConsolidationRequest(
+    return consolidation_queries.ConsolidationRequest(
         unblock=typed["unblock"],
         free_nodes=typed["free_nodes"],
         pool=typed["pool"],

@@ -22,7 +22,7 @@ import numpy as np
 
 from engine.model.columns import view
 from engine.model.errors import NotFoundError
-from engine.model.queries import Kind, Query, Term
+from engine.model.list_queries import Kind, Query, Term
 from engine.model.specs import NodeState, WorkloadState
 from runbooks.drafts.typed_draft import MAX_FACTS, Excerpt, Fact, ReportedFinding
 from runbooks.drafts.vocabulary import METRICS as METRICS
@@ -33,7 +33,8 @@ from runbooks.procedures.compiler import zones
 
 if TYPE_CHECKING:
     from engine.control import Engine
-    from engine.model.queries import BudgetLine, Overview
+    from engine.model.overviews import Overview
+    from engine.model.reports import BudgetLine
     from runbooks.procedures.registry import EngineCall
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from sqlalchemy import Connection, func, select
 
 from engine.model.columns import view
-from engine.model.queries import Query, Term
+from engine.model.list_queries import Query, Term
 from engine.model.specs import NodeState, WorkloadState
 from runbooks.actions.catalogue import CATALOG
 from runbooks.audit import reader

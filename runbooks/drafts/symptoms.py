@@ -37,7 +37,8 @@ from runbooks.procedures.compiler import zones
 if TYPE_CHECKING:
     from engine.control import Engine
     from engine.executors.agent_reports import AgentsReport, Straggler
-    from engine.model.queries import BudgetLine, Overview, PoolOverview, PoolSize
+    from engine.model.overviews import Overview, PoolOverview
+    from engine.model.reports import BudgetLine, PoolSize
 
 
 FOR_FAULTS = frozenset(("drain-failing-node", "gpu-ecc-rising", "node-flapping", "straggler"))

@@ -18,8 +18,8 @@ import numpy as np
 
 from engine.model.columns import view
 from engine.model.errors import NotFoundError, RefusedError, SpecError
+from engine.model.overviews import Overview
 from engine.model.quantities import counted, shortlist, usd, whole
-from engine.model.queries import Overview
 from engine.model.specs import MAX_QUANTITY, WorkloadState, check_id
 from runbooks.actions import catalogue, declaration, target_readings, wording
 from runbooks.actions.catalogue import find

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from engine.control import Engine
-    from engine.model.queries import Burn
+    from engine.model.details import Burn
     from runbooks.gate.incidents import Incidents
 
 MUSTER = Actor(subject=f"service:{OWN_SERVICE}", kind="service", account="system", deeds=("alert",))

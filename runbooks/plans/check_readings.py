@@ -13,7 +13,7 @@ import numpy as np
 
 from engine.model.columns import view
 from engine.model.errors import NotFoundError
-from engine.model.queries import Kind, Query, Term
+from engine.model.list_queries import Kind, Query, Term
 from engine.model.specs import NodeState, WorkloadState
 from engine.placement.fragmentation import headline_ppm
 from runbooks.plans.checks import MEANINGS, Check, CheckName, Finding, check_well_formed, holds, says, wanted, words

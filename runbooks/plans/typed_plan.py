@@ -28,7 +28,7 @@ import msgspec
 
 from engine.model.commands import MAX_EVIDENCE
 from engine.model.errors import RefusedError, SpecError
-from engine.model.queries import PoolSize
+from engine.model.reports import PoolSize
 from engine.model.spec_parts import MAX_POOL_NODES, Autoscaling
 from engine.model.specs import MAX_QUANTITY, BudgetSpec, Policy, QueueSpec, ReservationSpec, Taint, check_id
 from runbooks.plans.checks import Check

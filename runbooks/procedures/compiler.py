@@ -17,7 +17,7 @@ import numpy as np
 
 from engine.model.columns import view
 from engine.model.errors import MusterError, NotFoundError, RefusedError, SpecError
-from engine.model.queries import Kind, Query, Term
+from engine.model.list_queries import Kind, Query, Term
 from engine.twin import consolidation
 from runbooks.actions.catalogue import find
 from runbooks.actions.declaration import Given, InputType, nodes_of
@@ -41,7 +41,8 @@ from runbooks.procedures.program import (
 
 if TYPE_CHECKING:
     from engine.control import Engine
-    from engine.model.queries import Consolidation, ConsolidationRequest, PoolSize
+    from engine.model.consolidation_queries import Consolidation, ConsolidationRequest
+    from engine.model.reports import PoolSize
     from engine.model.spec_parts import BudgetSpec
     from engine.model.specs import QueueSpec
 

@@ -26,7 +26,7 @@ import uvloop
 from console.client.remote import RemoteClient
 from engine.model.commands import Submit
 from engine.model.errors import UnreachableError
-from engine.model.queries import Query, Term
+from engine.model.list_queries import Query, Term
 from tests.support import large_cells
 
 NODES, WORKLOADS, PER_S = 130_000, 1_000_000, 200

@@ -34,7 +34,7 @@ from typing import Any
 
 from console.client.remote import RemoteClient
 from engine.model.errors import MusterError
-from engine.model.queries import Query
+from engine.model.list_queries import Query
 from tests.support import postgres
 from tests.support.chaos_checks import Seen, judged
 from tests.support.cutting_proxy import CuttingProxy, Mode

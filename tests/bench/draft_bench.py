@@ -15,7 +15,7 @@ from gate_bench import gate_on
 from engine.control import Engine
 from engine.loop import EngineLoop
 from engine.model.commands import ChangeQueue, Cordon, Submit
-from engine.model.queries import Query
+from engine.model.list_queries import Query
 from engine.model.specs import Resources, TaskGroup, WorkloadSpec
 from runbooks.drafts.rule_drafter import RuleDrafter
 from runbooks.drafts.typed_draft import Brief, Draft

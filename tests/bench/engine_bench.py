@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from engine.control import Engine
 from engine.loop import CYCLE_EVERY_MS
 from engine.model.commands import Submit
-from engine.model.queries import Query, Term
+from engine.model.list_queries import Query, Term
 from engine.model.specs import (
     CellSpec,
     NodeSpec,

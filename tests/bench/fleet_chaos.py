@@ -28,7 +28,7 @@ from pathlib import Path
 from console.client.remote import RemoteClient
 from console.fleet.queries import FleetClient, FleetPaths, FleetView
 from engine.model.errors import MusterError
-from engine.model.queries import Query
+from engine.model.list_queries import Query
 from engine.model.specs import Resources, TaskGroup, WorkloadSpec
 from tests.support import postgres
 

@@ -24,7 +24,7 @@ from console.client.remote import RemoteClient
 from console.fleet.queries import FleetClient, FleetPaths
 from engine.model.commands import Submit
 from engine.model.errors import MusterError
-from engine.model.queries import Query
+from engine.model.list_queries import Query
 from engine.model.specs import Resources, TaskGroup, WorkloadSpec
 from tests.bench.fleet_chaos import Kept, _all_up, _await
 from tests.bench.fleet_truth import Arrival, cell_in, starts

@@ -15,7 +15,7 @@ import twin_bench
 
 from engine.control import Engine
 from engine.model.commands import Release, Submit
-from engine.model.queries import Query
+from engine.model.list_queries import Query
 from engine.model.specs import Resources, TaskGroup, WorkloadSpec
 from runbooks.audit.log import Audit
 from runbooks.gate.approval_gate import Gate, wall_ms

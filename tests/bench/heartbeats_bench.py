@@ -31,7 +31,7 @@ from console.service.advisor import Advisor
 from console.service.local_client import LocalClient
 from engine.control import Engine
 from engine.loop import EngineLoop
-from engine.model.queries import Query, Term
+from engine.model.list_queries import Query, Term
 from engine.model.specs import TaskGroup, WorkloadSpec
 from tests.support.gates import gate_of
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from console.client.remote import RemoteClient
-from engine.model.queries import Query, Term
+from engine.model.list_queries import Query, Term
 from tests.support import large_cells
 
 SIZES = ((5_000, 40_000), (50_000, 400_000), (130_000, 1_000_000))

@@ -26,7 +26,7 @@ from engine.external.mirror_passes import Mirror
 from engine.external.slurm.connection import SlurmConnection
 from engine.loop import EngineLoop
 from engine.model.commands import Define
-from engine.model.queries import Query
+from engine.model.list_queries import Query
 from engine.model.specs import CellSpec, Settings
 
 Row = dict[str, object]

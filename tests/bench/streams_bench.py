@@ -23,7 +23,7 @@ from console.server.watching import EventFrame, EventRoutes
 from console.service.advisor import Advisor
 from console.service.local_client import LocalClient
 from engine.loop import EngineLoop
-from engine.model.queries import Change, Changes
+from engine.model.overviews import Change, Changes
 from tests.support.gates import gate_of
 from tests.support.served import running_loop
 

@@ -17,8 +17,33 @@ from console.client.questions import ServiceQuestion, refuse_read_only, wrap_ans
 from engine.executors.task_files import AttemptView, OutputPart, OutputRequest, ProcessReport, TaskView
 from engine.external.mirror_report import NOT_MIRRORED, Mirrored, MirrorReport
 from engine.model.commands import AnyCommand, Receipt
+from engine.model.consolidation_queries import (
+    Consolidation,
+    ConsolidationPlan,
+    ConsolidationRequest,
+    NodeTasks,
+    Relocation,
+    Unblocked,
+)
+from engine.model.details import (
+    Burn,
+    BurnWindow,
+    Counterfactual,
+    GroupDetail,
+    HistoryItem,
+    MigInstance,
+    NodeDetail,
+    QueueDetail,
+    Reason,
+    TaskPlace,
+    TopologyDetail,
+    Unblocking,
+    WorkloadDetail,
+)
 from engine.model.errors import MusterError, NotFoundError, RefusedError, SpecError, UnreachableError
 from engine.model.external_cells import IntentsReport
+from engine.model.list_queries import DEFAULT_COLUMNS, Named, Page, Query, Term
+from engine.model.overviews import Change, Changes, Overview, PoolOverview
 from engine.model.past_queries import (
     CellDifference,
     CountedHappenings,
@@ -28,51 +53,23 @@ from engine.model.past_queries import (
     QueueDifference,
     ValueChange,
 )
-from engine.model.queries import (
-    DEFAULT_COLUMNS,
+from engine.model.reports import (
     BudgetLine,
     BudgetReport,
-    Burn,
-    BurnWindow,
     BurstReport,
-    Change,
-    Changes,
-    Consolidation,
-    ConsolidationPlan,
-    ConsolidationRequest,
-    Counterfactual,
     DecisionReport,
     FairnessReport,
     GoodputReport,
-    GroupDetail,
     HeatMap,
     HeatRequest,
     HeatTile,
-    HistoryItem,
-    MigInstance,
-    Named,
-    NodeDetail,
-    NodeTasks,
-    Overview,
-    Page,
-    PoolOverview,
     PoolSize,
-    Query,
-    QueueDetail,
-    Reason,
-    Relocation,
     ScalingReport,
     Showback,
     ShowbackLine,
     ShowbackRequest,
-    TaskPlace,
     TenantGoodput,
-    Term,
-    TopologyDetail,
-    Unblocked,
-    Unblocking,
     VertexReport,
-    WorkloadDetail,
 )
 from engine.model.spec_parts import Autoscaling, ScalingSpec
 from engine.model.specs import BudgetSpec, QueueSpec

@@ -25,7 +25,7 @@ from console.forms.work_files import cell_of
 from engine.capacity.scores import SCORES
 from engine.control import Engine
 from engine.model.commands import Define
-from engine.model.queries import Kind as ListKind
+from engine.model.list_queries import Kind as ListKind
 from engine.model.spec_parts import Qos
 from engine.model.specs import NodeState, Policy, QueueMode, WorkloadState
 from engine.state.machines import OrderState

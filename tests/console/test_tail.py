@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from textual.message import Message
 
 from console.client.change_feed import Arrived, Feed
-from engine.model.queries import Change, Changes
+from engine.model.overviews import Change, Changes
 from tests.support.patience import PATIENCE_S
 
 

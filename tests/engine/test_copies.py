@@ -20,7 +20,7 @@ from engine.control import Engine
 from engine.loop import EngineLoop
 from engine.model.commands import Submit
 from engine.model.errors import NotFoundError, SpecError
-from engine.model.queries import Query, Term
+from engine.model.list_queries import Query, Term
 from engine.twin import counterfactuals, forks
 from tests.support.cells import small_cell
 from tests.support.gates import gate_of

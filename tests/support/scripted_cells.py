@@ -14,7 +14,8 @@ from engine.external.mirror_report import NOT_MIRRORED, MirrorReport
 from engine.model.commands import Receipt, Submit
 from engine.model.errors import NotFoundError, NotSentError, RefusedError, SpecError, UnreachableError
 from engine.model.external_cells import IntentsReport, IntentView
-from engine.model.queries import Overview, Page, Query
+from engine.model.list_queries import Page, Query
+from engine.model.overviews import Overview
 from engine.model.specs import WorkloadSpec
 from engine.model.twin_queries import AskOptions, Attempt, Options, OptionTrial, Placing, RunStatus
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from console.client.protocol import Client
     from console.tui.widgets.window_table import Fetch
     from console.views.lists import ListView
-    from engine.model.queries import FairnessReport
+    from engine.model.reports import FairnessReport
 
 
 class WorkloadsPane(ListPane):

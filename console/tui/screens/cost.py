@@ -36,7 +36,7 @@ from console.views.cost import (
 )
 from console.views.sections import Section
 from engine.model.errors import MusterError, SpecError
-from engine.model.queries import GROUPINGS, TAG, Showback, ShowbackRequest
+from engine.model.reports import GROUPINGS, TAG, Showback, ShowbackRequest
 from engine.model.spec_parts import DAY_MS
 from engine.model.specs import HOUR_MS
 from engine.model.twin_queries import AskOptions

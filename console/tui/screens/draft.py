@@ -22,8 +22,8 @@ from console.tui.widgets.pane import Connect, DetailPane
 from console.views.draft import SINCE_MS, by_keys, draft_columns, list_line
 from console.views.sections import Line, Section, text_line
 from engine.model.errors import MusterError, RefusedError, SpecError
+from engine.model.list_queries import Term
 from engine.model.quantities import duration_ms
-from engine.model.queries import Term
 from runbooks.drafts.typed_draft import Draft, DraftAsk, Drafter, DraftRun, ModelStanding, Task
 
 if TYPE_CHECKING:

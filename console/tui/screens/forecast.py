@@ -23,7 +23,7 @@ from console.views.proposal import hanging
 from console.views.sections import Line, Section, metered, text_line
 from console.views.what_if import outlook_sections, rests_on, run_line
 from engine.model.errors import MusterError, RefusedError, SpecError
-from engine.model.queries import Query
+from engine.model.list_queries import Query
 from engine.model.specs import HOUR_MS
 from engine.model.twin_queries import Outlook, RunStatus, WhatIf
 from engine.model.what_if_edits import FORMS, AnyEdit, parse, written
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from textual.worker import Worker
 
     from console.client.protocol import Client
-    from engine.model.queries import Overview, PoolOverview
+    from engine.model.overviews import Overview, PoolOverview
 
 
 HOURS = 48

@@ -22,7 +22,7 @@ from engine.model.errors import RefusedError, SpecError
 if TYPE_CHECKING:
     from console.client.protocol import Client
     from console.tui.app import MusterApp
-    from engine.model.queries import Term
+    from engine.model.list_queries import Term
     from runbooks.plans.incidents import Incident
 
 ASK_S = 5.0

@@ -42,8 +42,9 @@ from console.views.nodes import (
     spot,
 )
 from console.views.sections import Section, plural
+from engine.model.details import NodeDetail
 from engine.model.errors import MusterError
-from engine.model.queries import HeatLevel, HeatMap, HeatRequest, HeatTile, NodeDetail
+from engine.model.reports import HeatLevel, HeatMap, HeatRequest, HeatTile
 
 if TYPE_CHECKING:
     from console.client.protocol import Client

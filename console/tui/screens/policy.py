@@ -38,7 +38,7 @@ from console.views.policy import (
 from console.views.proposal import hanging, name_of, screen_digest
 from console.views.sections import Section, text_line
 from engine.model.errors import MusterError, RefusedError, SpecError
-from engine.model.queries import Term
+from engine.model.list_queries import Term
 from runbooks.gate.approval_policy import Candidate, PolicyView, PolicyVote
 from runbooks.plans.queries import RunbookAsk, RunbookLine, RunbookRun, RunbookView, RunbookVote
 from runbooks.plans.typed_plan import Review

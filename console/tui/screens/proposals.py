@@ -47,7 +47,7 @@ from console.views.suggestions import (
     suggestion_sections,
 )
 from engine.model.errors import MusterError, RefusedError
-from engine.model.queries import Query, Term
+from engine.model.list_queries import Query, Term
 from recommender.findings.suggestions import MAX_TARGETS, Recommendation, Recommendations, Suggestion
 from runbooks.plans import typed_plan
 from runbooks.plans.typed_plan import Proposal

@@ -18,8 +18,9 @@ from console.views.external_scheduler import job_section
 from console.views.sections import Line, Section, text_line
 from console.views.what_if import eta_section
 from console.views.workload import WorkloadContext, action_section, workload_columns
+from engine.model.details import Reason, Unblocking, WorkloadDetail
 from engine.model.errors import MusterError, NotFoundError
-from engine.model.queries import Page, Query, Reason, Term, Unblocking, WorkloadDetail
+from engine.model.list_queries import Page, Query, Term
 from engine.model.twin_queries import AskStart, RunStatus, StartEstimate
 from recommender.history.metrics import kind_of
 

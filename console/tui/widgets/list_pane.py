@@ -36,11 +36,11 @@ from console.views.lists import (
     summary,
 )
 from engine.model.errors import MusterError, RefusedError
-from engine.model.queries import Term
+from engine.model.list_queries import Term
 
 if TYPE_CHECKING:
     from console.forms.session_state import SessionState
-    from engine.model.queries import Kind
+    from engine.model.list_queries import Kind
 
 
 class PageWork(Protocol):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from engine.external.slurm.records import Association, Job, Qos, SlurmPartition
-from engine.model.queries import Reason
+from engine.model.details import Reason
 from engine.model.specs import WorkloadState
 
 MAX_USERS = 4

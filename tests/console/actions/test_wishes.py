@@ -9,8 +9,8 @@ import pytest
 
 from console.actions.request_builder import SeenThrough, parse, propose
 from console.forms.action_arguments import declared, typed
+from engine.model.consolidation_queries import ConsolidationRequest
 from engine.model.errors import RefusedError, SpecError
-from engine.model.queries import ConsolidationRequest
 from engine.model.specs import PROFILES, BurstSpec, QueueSpec, ReservationSpec
 from runbooks.actions.catalogue import CATALOG
 from runbooks.actions.queues import quota_change, read

@@ -40,7 +40,8 @@ from engine.journal.process_locks import this_process
 from engine.loop import EngineLoop
 from engine.model import errors
 from engine.model.commands import Hold, Submit
-from engine.model.queries import Kind, Query, ShowbackRequest
+from engine.model.list_queries import Kind, Query
+from engine.model.reports import ShowbackRequest
 from engine.model.spec_parts import PRESETS
 from engine.model.specs import Policy, QueueSpec
 from engine.traces.progress import counter

@@ -17,7 +17,8 @@ from engine.control import Engine
 from engine.journal.side_tables import Records
 from engine.loop import EngineLoop
 from engine.model.commands import Define, Submit
-from engine.model.queries import Query, ShowbackRequest, Term
+from engine.model.list_queries import Query, Term
+from engine.model.reports import ShowbackRequest
 from engine.model.spec_parts import MINUTE_MS
 from engine.model.specs import WorkloadSpec
 from recommender.estimates.queries import ForecastRequest

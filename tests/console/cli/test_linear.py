@@ -34,7 +34,7 @@ from console.views.lists import Heading, Row
 from console.views.sections import Line, Section
 from engine.model.commands import Submit
 from engine.model.errors import UnreachableError
-from engine.model.queries import Change
+from engine.model.overviews import Change
 from tests.console import fake_drafts, fake_gate
 from tests.console.fake_client import FakeClient
 from tests.console.fake_far import staged_far

@@ -25,7 +25,8 @@ from engine.executors.task_files import AttemptKey, OutputRequest, attempt_folde
 from engine.loop import EngineLoop
 from engine.model.commands import AddPools, AddQueues, Cancel, Cordon, SetPolicy, Submit
 from engine.model.errors import MusterError, NotFoundError, RefusedError, SpecError, UnreachableError
-from engine.model.queries import Named, Query, ShowbackRequest, Term
+from engine.model.list_queries import Named, Query, Term
+from engine.model.reports import ShowbackRequest
 from engine.model.specs import BudgetSpec, BurstSpec, QueueSpec, ReservationSpec
 from engine.model.twin_queries import Ask, AskRun, AskStart, DryRun, Outlook, RunStatus, StartEstimate, WhatIf
 from engine.model.what_if_edits import FailNodesEdit, Nodes, SetWeightEdit

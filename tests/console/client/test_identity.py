@@ -26,7 +26,7 @@ from console.forms.settings import ConsoleSettings
 from engine.loop import EngineLoop
 from engine.model.commands import Cordon
 from engine.model.errors import MusterError, RefusedError, SpecError
-from engine.model.queries import Query
+from engine.model.list_queries import Query
 from runbooks.audit.log import record_table
 from runbooks.drafts.typed_draft import DraftAsk
 from runbooks.gate.approval_policy import Caller, Person, PolicyChange, PolicyVote
@@ -128,7 +128,7 @@ def test_over_tcp_nobody_is_known_and_may_only_look(loop: EngineLoop) -> None:
 
 
 def nodes_query() -> Any:
-    from engine.model.queries import Query
+    from engine.model.list_queries import Query
 
     return Query(kind="nodes", columns=("id",), limit=1)
 

@@ -21,8 +21,8 @@ from console.service.local_client import LocalClient
 from engine.loop import EngineLoop
 from engine.model.commands import Submit
 from engine.model.errors import NotFoundError, RefusedError, SpecError, UnreachableError
+from engine.model.list_queries import Query
 from engine.model.past_queries import DifferenceRequest, PastStatus
-from engine.model.queries import Query
 from recommender.history.metrics import HistoryRequest
 from runbooks.plans.typed_plan import asks
 from tests.support.gates import gate_of

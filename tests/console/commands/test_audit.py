@@ -23,7 +23,7 @@ from console.service.local_client import LocalClient
 from console.text.plain_tables import FORMULA
 from engine.loop import EngineLoop
 from engine.model.errors import NotFoundError, RefusedError, SpecError
-from engine.model.queries import Query
+from engine.model.list_queries import Query
 from runbooks.audit import verify
 from runbooks.audit.witnesses import differences
 from runbooks.plans.identity import THIS_ACCOUNT

@@ -29,15 +29,8 @@ from console.views.cost import (
 )
 from console.views.sections import Section
 from engine.model.errors import SpecError
-from engine.model.queries import (
-    BudgetLine,
-    BudgetReport,
-    GoodputReport,
-    Overview,
-    Showback,
-    ShowbackLine,
-    ShowbackRequest,
-)
+from engine.model.overviews import Overview
+from engine.model.reports import BudgetLine, BudgetReport, GoodputReport, Showback, ShowbackLine, ShowbackRequest
 from engine.model.spec_parts import DAY_MS, BudgetSpec
 from engine.model.specs import HOUR_MS
 from recommender.estimates.queries import Quote, QuoteRequest

@@ -18,8 +18,8 @@ from console.views.cell_overview import fleet
 from console.views.suggestions import recommendation_lines
 from engine.loop import EngineLoop
 from engine.model.commands import Cancel, Submit
+from engine.model.consolidation_queries import ConsolidationRequest
 from engine.model.errors import RefusedError, SpecError
-from engine.model.queries import ConsolidationRequest
 from runbooks.actions.workloads import consolidation_request
 from tests.console.fake_client import FakeClient
 from tests.support.cells import workload

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from console.actions.line_completion import values, wanted_value
 from console.forms.filters import ALIASES, VALUES, FilterError, complete, matches, parse_filter, parse_sort, parse_view
 from console.views.proposal import state_word
-from engine.model.queries import Term
+from engine.model.list_queries import Term
 from engine.reads import pending_reasons
 from runbooks.plans.typed_plan import State
 from tests.console.fake_client import FakeClient

@@ -20,7 +20,7 @@ from engine import read_replica
 from engine.control import Engine
 from engine.loop import EngineLoop
 from engine.model.commands import AddQueues, Cancel, Submit
-from engine.model.queries import Query
+from engine.model.list_queries import Query
 from engine.model.specs import QueueSpec
 from runbooks.plans.typed_plan import Act, Request, StepRequest
 from tests.support.gates import gate_of

@@ -13,7 +13,7 @@ from engine.control import Engine
 from engine.loop import EngineLoop
 from engine.model.commands import Cancel, Cordon, Requeue, Submit
 from engine.model.errors import NotFoundError
-from engine.model.queries import Page, Query
+from engine.model.list_queries import Page, Query
 from recommender.estimates import run_time_model
 from recommender.estimates.cell_runs import WorkloadFeatures
 from recommender.estimates.run_time_model import ENOUGH

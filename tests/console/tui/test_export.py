@@ -15,7 +15,7 @@ from console.tui.dialog_frames import OverwriteDialog
 from console.tui.page_data import OVERLAP, STEP, Export, PageData, PageRows, list_data, read_argument
 from console.views.lists import ListView
 from engine.model.errors import RefusedError, SpecError, UnreachableError
-from engine.model.queries import COLUMNS
+from engine.model.list_queries import COLUMNS
 from tests.console.fake_client import HOSTILE, NOW_MS, FakeClient
 from tests.console.tui.test_app import console, here, hint, line, notes, press, quick, until, write
 

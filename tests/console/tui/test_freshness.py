@@ -22,7 +22,7 @@ from console.tui.widgets.pane import AsOf
 from engine.control import Engine
 from engine.loop import EngineLoop
 from engine.model.errors import UnreachableError
-from engine.model.queries import Changes
+from engine.model.overviews import Changes
 from tests.console.fake_client import FakeClient
 from tests.console.tui.test_app import console, here, line, notes, press, quick, read_to_the_end, until
 from tests.support.cells import small_cell, submit

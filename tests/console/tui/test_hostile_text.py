@@ -16,7 +16,7 @@ import console.tui.app
 from console.tui.app import MusterApp
 from console.tui.widgets.prompt_bar import PromptInput
 from engine.model.errors import RefusedError
-from engine.model.queries import COLUMNS
+from engine.model.list_queries import COLUMNS
 from tests.console import fake_gate
 from tests.console.fake_client import HOSTILE, FakeClient
 from tests.console.text.test_every_page import SIZES as WIDTHS

@@ -15,7 +15,7 @@ from console.forms.session_state import SessionState
 from console.tui.app import MusterApp
 from console.tui.dialog_frames import ChoiceDialog, HelpDialog
 from console.tui.navigator import MAX_DEPTH, MAX_VIEWS, trail_of
-from engine.model.queries import Named
+from engine.model.list_queries import Named
 from tests.console.fake_client import FakeClient
 from tests.console.tui.test_app import console, here, hint, line, notes, press, quick, until, write
 

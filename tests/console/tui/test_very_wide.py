@@ -6,7 +6,7 @@ from console.tui.screens.overview import OverviewPane
 from console.tui.widgets.pane import spread
 from console.views.cell_overview import LongestWait, LostNode, RecentColumn, third_column
 from console.views.sections import Section, text_line
-from engine.model.queries import Change
+from engine.model.overviews import Change
 from tests.console.fake_client import FakeClient
 from tests.console.tui.test_app import console, here, press, quick, until
 

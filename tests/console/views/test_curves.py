@@ -28,7 +28,7 @@ from console.views.lists import curve_of_row
 from console.views.sections import Section, curve_of, section_lines
 from engine.loop import EngineLoop
 from engine.model.errors import SpecError
-from engine.model.queries import COLUMNS, Kind
+from engine.model.list_queries import COLUMNS, Kind
 from recommender.history.metrics import METRICS, OFS, Sample
 from recommender.history.telemetry import Telemetry, clock_of
 from tests.support.served import running_loop, served_on_unix

@@ -18,8 +18,10 @@ from console.views.sections import Section
 from console.views.suggestions import followed_rows
 from console.views.workload import workload_columns
 from engine.external.mirror_report import Mirrored, SchedulerVoice
+from engine.model.details import DependencyDetail, GroupDetail, TopologyDetail, Unblocking
 from engine.model.errors import SpecError
-from engine.model.queries import COLUMNS, Change, DependencyDetail, GroupDetail, TopologyDetail, Unblocking
+from engine.model.list_queries import COLUMNS
+from engine.model.overviews import Change
 from engine.model.specs import Affinity, Spread, Toleration
 from recommender.findings.suggestions import Expected, Followed, Verdict
 from recommender.history.metrics import DAY_MS

@@ -7,7 +7,7 @@ import pytest
 from engine.control import Engine
 from engine.model import commands as cmd
 from engine.model.errors import NotFoundError, RefusedError, SpecError
-from engine.model.queries import ShowbackRequest
+from engine.model.reports import ShowbackRequest
 from tests.support.cells import small_cell, submit, workload
 from tests.support.invariants import check_state
 

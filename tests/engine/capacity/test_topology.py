@@ -17,8 +17,8 @@ from invariants import check_state
 from engine.capacity.topology import RACK, domain_room
 from engine.control import Engine
 from engine.model.commands import AddNodes, AddPriorityClasses, Cancel, Cordon, Drain, Reserve, Submit, Uncordon
+from engine.model.details import WorkloadDetail
 from engine.model.errors import SpecError
-from engine.model.queries import WorkloadDetail
 from engine.model.specs import (
     LEVELS,
     CellSpec,

@@ -18,7 +18,7 @@ from engine.external.mirror_watch import Watcher
 from engine.external.slurm.answers import number_in
 from engine.loop import EngineLoop
 from engine.model.commands import Define
-from engine.model.queries import WorkloadDetail
+from engine.model.details import WorkloadDetail
 from engine.model.specs import CellSpec, Settings
 from engine.model.twin_queries import AskStart, StartEstimate
 from engine.state.invariants import faults_of

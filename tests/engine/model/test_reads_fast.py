@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from engine.control import Engine
 from engine.model import columns as row_windows
 from engine.model.commands import Cancel, Hold, Submit
-from engine.model.queries import COLUMNS, Kind, Query, Term
+from engine.model.list_queries import COLUMNS, Kind, Query, Term
 from engine.reads import id_search, pending_reasons
 from tests.support.large_cells import COME_EVERY_MS, large_engine, steady_feed, work
 

@@ -22,8 +22,9 @@ from engine.journal.past_states import PastState, span
 from engine.journal.tables import Batch, Snapshot, table_of
 from engine.model import events as ev
 from engine.model.commands import Cordon, Define
+from engine.model.details import WorkloadDetail
 from engine.model.errors import BusyError, MusterError, NotFoundError, RefusedError, SpecError
-from engine.model.queries import Changes, Overview, WorkloadDetail
+from engine.model.overviews import Changes, Overview
 from engine.past.process import PastRequest
 from engine.past.replicas import PastReplicas
 from engine.read_replica import decoded

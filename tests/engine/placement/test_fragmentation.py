@@ -9,7 +9,7 @@ import pytest
 
 from engine.control import Engine
 from engine.model.commands import Cancel, Cordon, Reserve, Submit
-from engine.model.queries import FragmentationReport, ShapeFragmentation
+from engine.model.reports import FragmentationReport, ShapeFragmentation
 from engine.model.specs import (
     CellSpec,
     NodeSpec,

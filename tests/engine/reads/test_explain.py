@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from engine.control import Engine
 from engine.model import commands as cmd
-from engine.model.queries import Query, Reason
+from engine.model.details import Reason
+from engine.model.list_queries import Query
 from engine.model.specs import (
     ArraySpec,
     BurstSpec,

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from engine.control import Engine
 from engine.model import commands as cmd
 from engine.model.errors import NotFoundError, SpecError
-from engine.model.queries import HeatLevel, HeatMap, HeatRequest, HeatTile, Query
+from engine.model.list_queries import Query
+from engine.model.reports import HeatLevel, HeatMap, HeatRequest, HeatTile
 from engine.model.specs import CellSpec, NodeSpec, PoolSpec, QueueSpec, Resources
 
 POOLS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.control import Engine
-from engine.model.queries import Named
+from engine.model.list_queries import Named
 from tests.support.cells import small_cell, submit, workload
 
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from engine.control import Engine
 from engine.model import commands as cmd
+from engine.model.details import TaskPlace
 from engine.model.errors import NotFoundError, SpecError
-from engine.model.queries import COLUMNS, DEFAULT_COLUMNS, Kind, Query, TaskPlace, Term
+from engine.model.list_queries import COLUMNS, DEFAULT_COLUMNS, Kind, Query, Term
 from engine.model.specs import Resources, TaskGroup, WorkloadSpec
 
 S = 1000

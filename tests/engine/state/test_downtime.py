@@ -17,7 +17,7 @@ from engine.control import Engine
 from engine.loop import EngineLoop
 from engine.model import events as ev
 from engine.model.commands import Define
-from engine.model.queries import ShowbackRequest
+from engine.model.reports import ShowbackRequest
 from engine.model.specs import NodeSpec, NodeState, WorkloadState
 from engine.state import timers
 from engine.state.cell_state import State

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from engine.control import Engine
 from engine.model import commands as cmd
+from engine.model.details import Burn, BurnWindow
 from engine.model.errors import SpecError
-from engine.model.queries import Burn, BurnWindow, Query
+from engine.model.list_queries import Query
 from engine.model.specs import CellSpec, WorkloadState
 from engine.state.queue_tree import Starts
 

@@ -18,7 +18,7 @@ from engine import read_replica
 from engine.control import Engine
 from engine.loop import EngineLoop
 from engine.model.errors import RefusedError
-from engine.model.queries import Query
+from engine.model.list_queries import Query
 from engine.twin import forks
 from tests.support.cells import small_cell
 from tests.support.patience import PATIENCE_S
@@ -153,7 +153,7 @@ import sys, time
 from engine import read_replica
 from engine.control import Engine
 from engine.loop import EngineLoop
-from engine.model.queries import Query
+from engine.model.list_queries import Query
 from tests.support.cells import small_cell
 import threading
 read_replica.LARGE = 1

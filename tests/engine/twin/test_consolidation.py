@@ -10,8 +10,8 @@ import pytest
 
 from engine.control import Engine
 from engine.model.commands import AddPriorityClasses, Cancel, ChangeQueue, Cordon, Migrate, Move, Reserve, Submit
+from engine.model.consolidation_queries import Consolidation, ConsolidationPlan, ConsolidationRequest
 from engine.model.errors import NotFoundError, RefusedError, SpecError
-from engine.model.queries import Consolidation, ConsolidationPlan, ConsolidationRequest
 from engine.model.specs import CellSpec, PriorityClassSpec, QueueSpec, ReservationSpec, TopologyRequest, WorkloadSpec
 from engine.scheduling.migration import RESTART_MS
 from engine.state.cell_state import State

@@ -12,8 +12,8 @@ from cells import CLASSES, small_cell, submit, workload
 from engine.capacity.task_shapes import accepts
 from engine.control import Engine
 from engine.model import commands as cmd
+from engine.model.details import Counterfactual, Unblocking
 from engine.model.errors import MusterError, NotFoundError
-from engine.model.queries import Counterfactual, Unblocking
 from engine.model.specs import (
     ArraySpec,
     BurstSpec,

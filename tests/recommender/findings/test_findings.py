@@ -9,8 +9,10 @@ import pytest
 
 from engine.control import Engine
 from engine.model.commands import Cordon, Submit
+from engine.model.details import NodeDetail
 from engine.model.errors import SpecError
-from engine.model.queries import NodeDetail, Overview, Page, Query, Term
+from engine.model.list_queries import Page, Query, Term
+from engine.model.overviews import Overview
 from engine.model.specs import CellSpec, NodeSpec, PoolSpec, QueueSpec, Resources, TaskGroup, WorkloadSpec
 from recommender.findings import live_findings
 from recommender.findings.live_findings import CORDONED_MS, QUOTA_WAIT_MS, QuantileCoverage, RunTimeOpinion

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.model.queries import PoolSize
+from engine.model.reports import PoolSize
 from engine.model.spec_parts import PRESETS
 from engine.model.specs import BudgetSpec, QueueSpec, ReservationSpec, ScalingSpec
 from runbooks.actions.catalogue import CATALOG

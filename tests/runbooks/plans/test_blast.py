@@ -9,7 +9,7 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.model.queries import PoolSize
+from engine.model.reports import PoolSize
 from engine.model.specs import ScalingSpec
 from runbooks.gate.composition import blast_of, total
 from runbooks.plans.typed_plan import Act, Blast, MoneyChange, ScalingChange, Target

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from engine.model.commands import Cancel, ChangeQueue, DrainQueues, Reserve, SetPolicy
 from engine.model.errors import SpecError
 from engine.model.quantities import shortlist, whole
-from engine.model.queries import PoolSize
+from engine.model.reports import PoolSize
 from engine.model.specs import (
     BurstSpec,
     FlavorQuota,

@@ -7,8 +7,8 @@ import pytest
 
 from engine.control import Engine
 from engine.model.commands import Cancel, Cordon, Requeue, Submit
+from engine.model.consolidation_queries import ConsolidationPlan, ConsolidationRequest
 from engine.model.errors import RefusedError, SpecError
-from engine.model.queries import ConsolidationPlan, ConsolidationRequest
 from engine.twin.consolidation import plan
 from runbooks.plans.typed_plan import Proposal, WorkloadMove
 from tests.support.cells import small_cell, workload

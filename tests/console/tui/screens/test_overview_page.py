@@ -13,8 +13,9 @@ from console.tui.screens.overview import OverviewPane, beside
 from console.views.cell_overview import OverviewData, SlowReadings, overview_columns, short_money, trend
 from console.views.findings import question, queues, times, worst_first
 from console.views.sections import BORROWED, IDLE, USED, Line, Section, bar, quota_parts
+from engine.model.details import Burn, BurnWindow
 from engine.model.errors import RefusedError
-from engine.model.queries import Burn, BurnWindow, Overview, PoolOverview
+from engine.model.overviews import Overview, PoolOverview
 from recommender.estimates.queries import ForecastRequest
 from tests.console.fake_client import FakeClient
 from tests.console.tui.test_app import console, line, press, quick, until  # noqa: F401

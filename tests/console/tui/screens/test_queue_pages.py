@@ -16,7 +16,7 @@ from console.views.lists import ListView, Window
 from console.views.queues import QueuePageData, fetch, queue_columns
 from engine.control import Engine
 from engine.loop import EngineLoop
-from engine.model.queries import Query
+from engine.model.list_queries import Query
 from engine.model.specs import BurstSpec, CellSpec, FlavorQuota, QueueSpec
 from tests.console.fake_client import HOSTILE, FakeClient
 from tests.console.tui.test_app import console, here, line, press, quick, until, write  # noqa: F401

@@ -28,7 +28,7 @@ from console.views.nodes import (
 from engine.control import Engine
 from engine.loop import EngineLoop
 from engine.model.errors import NotFoundError, SpecError
-from engine.model.queries import HeatMap, HeatRequest, HeatTile
+from engine.model.reports import HeatMap, HeatRequest, HeatTile
 from engine.model.specs import NodeSpec
 from tests.console.fake_client import FakeClient
 from tests.console.tui.test_app import console, line, press, quick, until  # noqa: F401

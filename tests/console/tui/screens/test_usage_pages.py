@@ -7,7 +7,7 @@ import msgspec
 from console.text.plain_tables import terms
 from console.views.nodes import node_columns, physical_facts
 from engine.control import Engine
-from engine.model.queries import Query
+from engine.model.list_queries import Query
 from engine.model.specs import CellSpec, NodeSpec, PoolSpec, QueueSpec, Resources, ServiceSpec
 from tests.support.cells import CLASSES, submit, workload
 

@@ -21,7 +21,7 @@ from console.views.workload import (
     timeline,
     workload_columns,
 )
-from engine.model.queries import DependencyDetail, HistoryItem, Reason, TaskPlace, WorkloadDetail
+from engine.model.details import DependencyDetail, HistoryItem, Reason, TaskPlace, WorkloadDetail
 from tests.console.fake_client import MINUTE, NOW_MS, FakeClient
 from tests.console.tui.test_app import console, here, press, quick, until
 

@@ -20,7 +20,7 @@ from engine.external.slurm.capabilities import SlurmUnavailable
 from engine.external.slurm.limits import reason_words
 from engine.external.slurm.records import JobList, Node, PastJob, SlurmNodes
 from engine.model.commands import IntentChange, SettleIntents, Submit
-from engine.model.queries import Query
+from engine.model.list_queries import Query
 from engine.model.specs import ArraySpec, NodeState, Resources, RunSpec, TaskGroup, WorkloadSpec
 from engine.state.external_cell import Phase
 from engine.state.run_times import HistoricRunTimes
