@@ -6,6 +6,7 @@ The third column is for wide screens: longest waits, lost nodes, recent events.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from console.forms.filters import parse_filter
@@ -547,9 +548,9 @@ def trend(view: Overview, width: int, height: int = 2) -> Section:
     if len(samples) < 2:
         return Section("Trend", (text_line("not enough history yet", "dim"),))
     label = "GPU use" if view.capacity.get("gpu_milli") else "CPU use"
-    use, queued = ([sample[at] for sample in samples] for at in (1, 2))
+    use, queued = (tuple(sample[at] for sample in samples) for at in (1, 2))
     room = width - _NAMES
-    lines = _curve((label, permille(use[-1])), use, room, height, permille, f"curve cell {label[:3].lower()}")
+    lines = [*_curve((label, permille(use[-1])), use, room, height, permille, f"curve cell {label[:3].lower()}")]
     lines += _curve(("queued", f"{queued[-1]:,}"), queued, room, height, "{:,}".format, "curve cell length")
     return Section("Trend", tuple(lines), f"last {duration(samples[-1][0] - samples[0][0])}")
 
@@ -558,16 +559,18 @@ _NAMES = 10
 """Cells of the names beside a curve."""
 
 
+@lru_cache(maxsize=8)
 def _curve(
-    names: tuple[str, str], values: Sequence[int], width: int, height: int, text: Callable[[int], str], link: str
-) -> list[Line]:
-    """A curve beside its name, its last value, and where its scale begins: close to what varies little."""
+    names: tuple[str, str], values: tuple[int, ...], width: int, height: int, text: Callable[[int], str], link: str
+) -> tuple[Line, ...]:
+    """A curve beside its name, its last value, and where its scale begins: close to what varies little. Kept, because
+    the page is drawn every other second and there is a new sample once a minute."""
     base, top = scale_of(min(values), max(values), max(values) // 5)
     begins = f"from {text(base)}"
     notes = [*names, *[""] * (height - 3), begins] if height > 2 else [f"{names[0]} {names[1]}"[: _NAMES - 1], begins]
     above = [value - base for value in values]
     rows = ribbon([0] * len(above), above, above, width, height, top)
-    return [
+    return tuple(
         Line(((fit(note, _NAMES), "dim" if row != 1 else ""), *drawn), link if row == 0 else "")
         for row, (note, drawn) in enumerate(zip(notes, rows, strict=True))
-    ]
+    )
