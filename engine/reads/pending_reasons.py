@@ -554,11 +554,13 @@ class QueueBlockers:
             yield Reason(token=CAPACITY, text=text, unblock=f"room for {_tasks(count - slots)} more")
             yield from self._barred(shape)
         if not short:
-            yield Reason(
-                token=CAPACITY,
-                text="each of its groups would fit alone, but not all of them together",
-                unblock="room for its groups on different nodes",
+            pairs = zip(self._first_way, self._class.least, strict=True)
+            each = (
+                f"{_tasks(count)} of {task_size(shape)}, with room for {self._room.slots(shape)}"
+                for shape, count in pairs
             )
+            text = f"each of its groups would fit alone ({'; '.join(each)}), but not all of them together"
+            yield Reason(token=CAPACITY, text=text, unblock="room for its groups on different nodes")
 
     def _partitioned(self, shape: Shape) -> str:
         """The part of MIG in it: a device keeps its instances for as long as one of them is in use."""
