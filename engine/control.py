@@ -625,6 +625,7 @@ class Engine:
         self._cycled_ms = self._clock_ms
         if not self.decides:
             self.state.arrivals.clear()
+            self.state.changed_rows.clear()
             self._to_launch.clear()
             return
         self.scheduler.cycle()

@@ -72,7 +72,7 @@ class Scheduler:
             starts = self.memory.starts
             self._note_mix()
             if self.state.policy == "kueue":
-                self._kueue.run(causes)
+                self._kueue.run(arrivals, causes)
                 continue
             if causes or self.state.policy == "conservative":
                 self._schedule_all()

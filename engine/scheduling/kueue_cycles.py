@@ -14,27 +14,28 @@ on nodes. `docs/policy.md` lists the differences.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import IntEnum
-from heapq import heappop, heappush
 from typing import NamedTuple
 
 from engine.capacity.task_shapes import Shape
 from engine.model.specs import KueueRules, WorkloadState
 from engine.placement.gang_placement import place, unplace, variants
 from engine.scheduling.cycle_memory import Binder, CandidateVerdict
+from engine.scheduling.kueue_lines import KueueLines
 from engine.scheduling.kueue_usage import QuotaUsage
-from engine.scheduling.kueue_victims import Demand, KueuePreemption, Victim, limited
+from engine.scheduling.kueue_victims import BoundWork, Demand, KueuePreemption, Victim, limited
+from engine.scheduling.preemption import bound_rows
 from engine.state.cell_state import BOUND, State
-from engine.state.pending_work import STOPPED, Cause
+from engine.state.pending_work import STOPPED, Cause, Pending
 from engine.state.queue_tree import Charge
 
 MAX_STOPS = 8
 """Preemptions of one workload in a run of cycles after which it is parked: rules that contradict each other would have
 two take each other's place for ever."""
 
-Likeness = tuple[int, int, int]
-"""(queue row, priority value, class row): what is alike is parked together."""
+LOOK_AGAIN = {Cause.RULES, Cause.FIRST_LOOK, Cause.TIME, Cause.BUDGET, Cause.ORDER}
+"""Causes to look again at all that is parked."""
 
 
 class _Mode(IntEnum):
@@ -67,156 +68,133 @@ class _Nomination(NamedTuple):
 
 
 class KueueCycles:
-    """Decides on a State. Holds no fact of its own: dropping it has all that waits looked at again."""
+    """Decides on a State. Holds no fact of its own: dropping it has all that waits looked at again.
+
+    A run costs what has changed since the last one (`State.changed_rows`) and what is looked at for that.
+    """
 
     def __init__(self, state: State, binder: Binder, gate: Callable[[int], CandidateVerdict | None]) -> None:
         """`gate`: what closes the way of a workload besides quota and room, if anything does."""
         self._state = state
         self._binder = binder
         self._gate = gate
-        self._parked: set[int] = set()
-        self._parked_kinds: set[Likeness] = set()
-        self._known: dict[int, bool] = {}
-        """Rows of the last run that waited or were bound -> whether they were bound."""
-        self._first: dict[int, int] = {}
-        """Queue -> the workload that has preempted for its start there."""
+        self._lines = KueueLines(state)
+        self._bound = BoundWork(state)
+        self._usage = QuotaUsage(state.queues)
+        self._search = KueuePreemption(state, self._usage, self._bound)
+        self._pending: Pending | None = None
+        """The waiting work whose changes are followed; all is gone through when another takes its place."""
+        self._queues = 0
+        """Number of queues whose order is known."""
         self._next_pool: dict[int, tuple[int, int]] = {}
         """Row -> (cycle, pool) at which its search goes on, if that is the next cycle."""
-        self._lines: dict[int, list[tuple[int, int, int]]] = {}
-        """Queue -> heap of (minus priority, time of submission, row) of what is looked at."""
         self._freed: set[int] = set()
         """Roots of trees whose parked work is to be looked at again."""
+        self._all_freed = False
         self._stops: dict[int, int] = {}
         self._cycle = 0
 
-    def run(self, causes: set[Cause]) -> None:
-        """Cycles until none has anything to look at."""
-        self._begin(causes)
+    def run(self, arrivals: list[int], causes: set[Cause]) -> None:
+        """Cycles until none has anything to look at. `arrivals`: rows that became pending since the last run."""
+        self._begin(arrivals, causes)
         while True:
-            while heads := self._heads():
+            while heads := self._lines.heads():
                 self._run_cycle(heads)
-            if not self._freed:
+            if not (self._freed or self._all_freed):
                 break
             self._unpark()
-        self._known = dict.fromkeys(self._waiting(), False) | dict.fromkeys(self._bound(), True)
+        self._follow_bound()
 
     # -- who is looked at ---------------------------------------------------------------------------------------------
 
-    def _begin(self, causes: set[Cause]) -> None:
-        states, root_of = self._state.workloads.state, self._root_of
+    def _begin(self, arrivals: list[int], causes: set[Cause]) -> None:
+        state, states = self._state, self._state.workloads.state
         self._stops.clear()
-        self._lines.clear()
-        self._freed = {
-            root_of(row)
-            for row, bound in self._known.items()
-            if (states[row] not in BOUND if bound else states[row] not in (*BOUND, WorkloadState.QUEUED))
-        }
-        if causes & {Cause.RULES, Cause.FIRST_LOOK, Cause.TIME, Cause.BUDGET, Cause.ORDER}:
-            self._freed |= {path[-1] for path in self._state.queues.path}
-        self._first = {queue: row for queue, row in self._first.items() if states[row] == WorkloadState.QUEUED}
-        for row in self._waiting():
-            if self._is_strict(row):
-                self._parked.discard(row)
-            if row not in self._parked:
-                self._enter(row)
+        if causes & {Cause.RULES, Cause.FIRST_LOOK} or self._queues != len(state.queues.specs):
+            self._queues = len(state.queues.specs)
+            self._lines.follow_rules()
+        changed = [*arrivals, *state.take_changed_rows()]
+        if self._pending is not state.pending:
+            self._pending = state.pending
+            changed = self._everything()
+        for row in dict.fromkeys(changed):
+            self._follow(row)
+        self._lines.restore_strict()
+        self._all_freed = not causes.isdisjoint(LOOK_AGAIN)
+        preempted = self._lines.preemptors.items()
+        self._lines.preemptors = {queue: row for queue, row in preempted if states[row] == WorkloadState.QUEUED}
 
-    def _waiting(self) -> Iterator[int]:
-        for key, group in self._state.pending.groups.items():
-            if key[3] != STOPPED:
-                yield from group.rows[group.front :]
+    def _everything(self) -> list[int]:
+        """All that waits or holds capacity, or did at the last run."""
+        bound = bound_rows(self._state)
+        if not any(True for _ in self._bound):
+            self._bound.note_all(bound)
+        waiting = (row for group in self._state.pending.groups.values() for row in group.rows[group.front :])
+        return [*self._lines, *self._bound, *bound.tolist(), *waiting]
 
-    def _bound(self) -> Iterator[int]:
+    def _follow(self, row: int) -> None:
+        """Take in what has become of a workload. Where it has left, there is quota for others of its tree."""
+        state = self._state
+        now = state.workloads.state[row]
+        bound, queued = now in BOUND, now == WorkloadState.QUEUED
+        if not bound and (row in self._bound or (row in self._lines and not queued)):
+            self._freed.add(state.queues.path[state.workloads.queue[row]][-1])
+        self._bound.note(row, holds=bound)
+        self._lines.note(row, waits=queued and state.pending_key(row)[3] != STOPPED)
+
+    def _follow_bound(self) -> None:
+        """Take in what the cycles themselves have started and stopped."""
         states = self._state.workloads.state
-        return (row for row in range(len(states)) if states[row] in BOUND)
-
-    def _root_of(self, row: int) -> int:
-        return self._state.queues.path[self._state.workloads.queue[row]][-1]
-
-    def _is_strict(self, row: int) -> bool:
-        return self._state.is_strict(self._state.workloads.queue[row])
-
-    def _like(self, row: int) -> Likeness:
-        w = self._state.workloads
-        return w.queue[row], w.value_at(row), w.cls[row]
+        for row in self._state.take_changed_rows():
+            self._bound.note(row, holds=states[row] in BOUND)
 
     def _enter(self, row: int) -> None:
         """Have the workload looked at, unless those like it are parked or it was stopped too often."""
-        alike = self._like(row) in self._parked_kinds and not self._is_strict(row)
-        if alike or self._stops.get(row, 0) > MAX_STOPS:
-            self._parked.add(row)
-            return
-        w = self._state.workloads
-        heappush(self._lines.setdefault(w.queue[row], []), (-w.value_at(row), w.submitted[row], row))
-
-    def _park(self, row: int, *, kind: bool = False) -> None:
-        """Look at it no more; with `kind` not at those like it either."""
-        self._parked.add(row)
-        if self._is_strict(row):
-            self._lines.pop(self._state.workloads.queue[row], None)
-        elif kind:
-            self._parked_kinds.add(self._like(row))
+        if self._stops.get(row, 0) > MAX_STOPS:
+            self._lines.park(row)
+        else:
+            self._lines.enter(row)
 
     def _unpark(self) -> None:
-        roots, self._freed = self._freed, set()
-        path = self._state.queues.path
-        self._parked_kinds = {kind for kind in self._parked_kinds if path[kind[0]][-1] not in roots}
-        self._parked &= set(self._waiting())
-        moved = sorted(row for row in self._parked if self._root_of(row) in roots)
-        self._parked.difference_update(moved)
-        for row in moved:
-            self._enter(row)
-
-    def _heads(self) -> list[int]:
-        """The first of every queue, taken out of the line."""
-        found = []
-        for queue, line in self._lines.items():
-            first = self._first.get(queue, -1)
-            entry = next((entry for entry in line if entry[2] == first), None)
-            if entry is not None:
-                line.remove(entry)
-                line.sort()
-                found.append(first)
-                continue
-            while line:
-                row = heappop(line)[2]
-                if self._like(row) not in self._parked_kinds or self._is_strict(row):
-                    found.append(row)
-                    break
-                self._parked.add(row)
-        return found
+        self._lines.unpark(None if self._all_freed else self._freed)
+        self._freed, self._all_freed = set(), False
+        for row, stops in self._stops.items():
+            if stops > MAX_STOPS and row in self._lines:
+                self._lines.park(row)
 
     # -- a cycle ------------------------------------------------------------------------------------------------------
 
     def _run_cycle(self, heads: list[int]) -> None:
         self._cycle += 1
-        w, usage = self._state.workloads, QuotaUsage(self._state.queues)
-        search = KueuePreemption(self._state, usage)
-        nominations = [self._nominate(row, usage, search) for row in heads if not self._is_closed(row)]
+        w = self._state.workloads
+        self._follow_bound()
+        self._usage.begin()
+        nominations = [self._nominate(row) for row in heads if not self._is_closed(row)]
         nominations.sort(key=lambda n: (n.borrow, -w.value_at(n.row), w.submitted[n.row], n.row))
         stopped: set[int] = set()
         for nomination in nominations:
-            self._process(nomination, usage, stopped)
+            self._process(nomination, stopped)
 
     def _is_closed(self, row: int) -> bool:
         if self._gate(row) is None:
             return False
-        self._park(row)
+        self._lines.refuse(row, alike=False)
         return True
 
-    def _process(self, nomination: _Nomination, usage: QuotaUsage, stopped: set[int]) -> None:
+    def _process(self, nomination: _Nomination, stopped: set[int]) -> None:
         """Start it, have it preempt, or put it back. `stopped`: the victims of this cycle."""
-        queue = self._state.workloads.queue[nomination.row]
+        queue, usage = self._state.workloads.queue[nomination.row], self._usage
         if nomination.mode == _Mode.NO_FIT or not (nomination.victims or nomination.mode == _Mode.FIT):
             if nomination.mode != _Mode.NO_FIT and self._state.queues.specs[queue].reclaim != "any":
-                usage.add(queue, self._reserved(nomination, usage))
+                usage.add(queue, self._reserved(nomination))
             self._refused(nomination)
             return
         victims = [victim for victim, _ in nomination.victims]
-        if stopped.intersection(victims) or not self._still_fits(nomination, usage, victims):
+        if stopped.intersection(victims) or not self._still_fits(nomination, victims):
             self._again(nomination)
             return
         if nomination.victims:
-            self._preempt(nomination, usage)
+            self._preempt(nomination)
             stopped.update(victims)
         elif not self._start(nomination):
             self._again(nomination)
@@ -227,18 +205,20 @@ class KueueCycles:
         claims = place(self._state.capacity, nomination.shapes, nomination.counts)
         if claims is None:
             return False
+        self._usage.hold(self._state.workloads.queue[nomination.row])
         self._binder.bind(nomination.row, nomination.shapes, claims)
         return True
 
-    def _preempt(self, nomination: _Nomination, usage: QuotaUsage) -> None:
+    def _preempt(self, nomination: _Nomination) -> None:
         state, w = self._state, self._state.workloads
         for victim, cause in nomination.victims:
-            usage.remove(w.queue[victim], limited(state, w.queue[victim], state.charge_of(victim)))
+            self._usage.hold(w.queue[victim])
+            self._usage.remove(w.queue[victim], limited(state, w.queue[victim], state.charge_of(victim)))
             self._binder.stop(victim, cause, by=nomination.row)
-            self._freed.add(self._root_of(victim))
+            self._freed.add(state.queues.path[w.queue[victim]][-1])
             self._stops[victim] = self._stops.get(victim, 0) + 1
             self._enter(victim)
-        self._first[w.queue[nomination.row]] = nomination.row
+        self._lines.preemptors[w.queue[nomination.row]] = nomination.row
         self._enter(nomination.row)
 
     def _again(self, nomination: _Nomination) -> None:
@@ -250,10 +230,10 @@ class KueueCycles:
         if nomination.next_pool:
             self._again(nomination)
         else:
-            self._park(nomination.row, kind=True)
+            self._lines.refuse(nomination.row, alike=True)
 
-    def _still_fits(self, nomination: _Nomination, usage: QuotaUsage, victims: list[int]) -> bool:
-        state, w = self._state, self._state.workloads
+    def _still_fits(self, nomination: _Nomination, victims: list[int]) -> bool:
+        state, w, usage = self._state, self._state.workloads, self._usage
         held = [(w.queue[row], limited(state, w.queue[row], state.charge_of(row))) for row in victims]
         for queue, charge in held:
             usage.remove(queue, charge)
@@ -262,26 +242,26 @@ class KueueCycles:
             usage.add(queue, charge)
         return fits
 
-    def _reserved(self, nomination: _Nomination, usage: QuotaUsage) -> Charge:
+    def _reserved(self, nomination: _Nomination) -> Charge:
         """What the others may not take in this cycle from a workload that waits for its quota."""
         queue = self._state.workloads.queue[nomination.row]
-        room = usage.room_to_limit if nomination.borrow else usage.room_to_nominal
+        room = self._usage.room_to_limit if nomination.borrow else self._usage.room_to_nominal
         reserved = ((slot, min(quantity, room(queue, slot))) for slot, quantity in nomination.charge)
         return tuple((slot, quantity) for slot, quantity in reserved if quantity > 0)
 
     # -- nomination ---------------------------------------------------------------------------------------------------
 
-    def _nominate(self, row: int, usage: QuotaUsage, search: KueuePreemption) -> _Nomination:
+    def _nominate(self, row: int) -> _Nomination:
         """With all of its tasks if that can be, else with as many as can be."""
         cycle, pool = self._next_pool.pop(row, (0, 0))
         first_pool = pool if cycle == self._cycle - 1 else 0
         workload_class = self._state.workloads.class_at(row)
 
         def possible(counts: tuple[int, ...]) -> tuple[_Nomination, bool]:
-            found = self._assigned(row, counts, first_pool, usage, search)
+            found = self._assigned(row, counts, first_pool)
             if _Mode.NO_FIT < found.mode < _Mode.FIT:
                 demand = Demand(row, found.charge, found.short, found.shapes, counts)
-                found = found._replace(victims=tuple(search.victims(demand)))
+                found = found._replace(victims=tuple(self._search.victims(demand)))
             return found, found.mode == _Mode.FIT or bool(found.victims)
 
         whole, done = possible(workload_class.counts)
@@ -301,9 +281,7 @@ class KueueCycles:
                 low = middle + 1
         return best or whole
 
-    def _assigned(
-        self, row: int, counts: tuple[int, ...], first_pool: int, usage: QuotaUsage, search: KueuePreemption
-    ) -> _Nomination:
+    def _assigned(self, row: int, counts: tuple[int, ...], first_pool: int) -> _Nomination:
         """The pool in which it starts best, as far as Kueue looks for it."""
         best = _Nomination(row, _Mode.NO_FIT, 0)
         ways = list(variants(self._state, row))
@@ -311,7 +289,7 @@ class KueueCycles:
         tried = first_pool
         for shapes in ways[first_pool:]:
             tried += 1
-            offer = self._offer(row, shapes, counts, usage, search)
+            offer = self._offer(row, shapes, counts)
             if _is_better(offer.mode, offer.borrow, best.mode, best.borrow):
                 best = offer
             if not _goes_on(offer, rules):
@@ -322,15 +300,13 @@ class KueueCycles:
             return best._replace(mode=_Mode.PREEMPT, short=frozenset(slot for slot, _ in best.charge))
         return best
 
-    def _offer(
-        self, row: int, shapes: tuple[Shape, ...], counts: tuple[int, ...], usage: QuotaUsage, search: KueuePreemption
-    ) -> _Nomination:
+    def _offer(self, row: int, shapes: tuple[Shape, ...], counts: tuple[int, ...]) -> _Nomination:
         """The worst of what its resources are offered."""
         state = self._state
         charge = limited(state, state.workloads.queue[row], state.charge_if(row, shapes, counts))
         mode, borrow, most, short = _Mode.FIT, 0, 0, set()
         for slot, quantity in charge:
-            offered, distance = self._offered(row, slot, quantity, usage, search)
+            offered, distance = self._offered(row, slot, quantity)
             most = max(most, distance)
             if offered != _Mode.FIT:
                 short.add(slot)
@@ -338,11 +314,9 @@ class KueueCycles:
                 mode, borrow = offered, distance
         return _Nomination(row, mode, most, shapes, counts, charge, frozenset(short))
 
-    def _offered(
-        self, row: int, slot: int, quantity: int, usage: QuotaUsage, search: KueuePreemption
-    ) -> tuple[_Mode, int]:
+    def _offered(self, row: int, slot: int, quantity: int) -> tuple[_Mode, int]:
         """(mode, height of the subtree whose quota is used) of one resource in one pool."""
-        queue = self._state.workloads.queue[row]
+        usage, queue = self._usage, self._state.workloads.queue[row]
         rules = self._state.queues.specs[queue].kueue
         if quantity > usage.potential(queue, slot):
             return _Mode.NO_FIT, 0
@@ -352,13 +326,11 @@ class KueueCycles:
         nominal = self._state.queues.nominal_at(queue, slot)
         if nominal < quantity and not has_right and rules.borrow_within_cohort == "never":
             return _Mode.NO_FIT, distance
-        return self._by_preemption(Demand(row, ((slot, quantity),), frozenset((slot,))), slot, usage, search)
+        return self._by_preemption(Demand(row, ((slot, quantity),), frozenset((slot,))), slot)
 
-    def _by_preemption(
-        self, demand: Demand, slot: int, usage: QuotaUsage, search: KueuePreemption
-    ) -> tuple[_Mode, int]:
-        state, w = self._state, self._state.workloads
-        victims = [victim for victim, _ in search.victims(demand)]
+    def _by_preemption(self, demand: Demand, slot: int) -> tuple[_Mode, int]:
+        state, w, usage = self._state, self._state.workloads, self._usage
+        victims = [victim for victim, _ in self._search.victims(demand)]
         queue = w.queue[demand.row]
         held = [(w.queue[row], limited(state, w.queue[row], state.charge_of(row))) for row in victims]
         for at, charge in held:

@@ -12,13 +12,41 @@ from collections.abc import Iterable
 from engine.state.queue_tree import NO_LIMIT, Charge, QueueTree
 
 
+class _Draws(dict[int, int]):
+    """Index into `QueueTree.drawn` -> the draw when it was first looked at, with what was changed since."""
+
+    def __init__(self, tree: QueueTree) -> None:
+        self._drawn = tree.drawn
+
+    def __missing__(self, i: int) -> int:
+        found = self[i] = self._drawn[i]
+        return found
+
+
 class QuotaUsage:
-    """Draws on a queue tree that may be changed without changing the tree."""
+    """Draws on a queue tree that may be changed without changing the tree. They are copied as they are looked at, so
+    whoever changes the tree has them held before (`hold`)."""
 
     def __init__(self, tree: QueueTree) -> None:
         self._tree = tree
-        self._drawn = tree.drawn[:]
+        self._drawn = _Draws(tree)
         self._heights: dict[int, int] = {}
+        self._vertices = 0
+        """Those that the tree had when `_heights` was begun."""
+
+    def begin(self) -> None:
+        """See the draws that the tree has now."""
+        self._drawn = _Draws(self._tree)
+        if self._vertices != len(self._tree.specs):
+            self._vertices = len(self._tree.specs)
+            self._heights.clear()
+
+    def hold(self, queue: int) -> None:
+        """Keep the draws that the queue and those above it have now, whatever becomes of them in the tree."""
+        drawn, slots = self._tree.drawn, self._tree.slots
+        for vertex in self._tree.path[queue]:
+            for i in range(vertex * slots, (vertex + 1) * slots):
+                self._drawn.setdefault(i, drawn[i])
 
     def add(self, queue: int, charge: Charge) -> None:
         tree, drawn = self._tree, self._drawn

@@ -11,17 +11,23 @@ Source: kubernetes-sigs/kueue v0.19.2, `pkg/scheduler/preemption/preemption.go` 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
-from typing import NamedTuple
+from heapq import merge
+from itertools import chain, groupby
+from operator import itemgetter
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import numpy as np
 
 from engine.capacity.task_shapes import Shape
 from engine.model import events as ev
-from engine.model.columns import view
+from engine.model.columns import Rows, view
 from engine.model.specs import QueueSpec
 from engine.placement.gang_placement import place, unplace
 from engine.scheduling.kueue_usage import QuotaUsage
-from engine.scheduling.preemption import bound_rows, off_nodes
+from engine.scheduling.preemption import shift_on_nodes
 from engine.state.cell_state import State
 from engine.state.queue_tree import Charge
 
@@ -29,6 +35,55 @@ Victim = tuple[int, int]
 """(workload row, index into EVICTION_CAUSES)"""
 Slots = frozenset[int]
 RECLAIMED, LOWER_PRIORITY = (ev.EVICTION_CAUSES.index(cause) for cause in ("reclaimed", "lower priority"))
+
+
+class BoundWork:
+    """Work that holds capacity, by queue and priority, in the order of its starts."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._at: dict[int, tuple[int, int]] = {}
+        """Row -> (queue, priority value)."""
+        self._rows: dict[int, dict[int, dict[int, int]]] = {}
+        """Queue -> priority value -> row -> cell ms of its start, which ascend."""
+
+    def __contains__(self, row: int) -> bool:
+        return row in self._at
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._at)
+
+    def note(self, row: int, *, holds: bool) -> None:
+        """Take in what has become of a workload."""
+        w = self._state.workloads
+        place, started = (w.queue[row], w.value_at(row)), w.started[row]
+        before = self._at.get(row)
+        if holds and before == place and self._rows[place[0]][place[1]][row] == started:
+            return
+        if before is not None:
+            del self._at[row], self._rows[before[0]][before[1]][row]
+        if holds:
+            self._at[row] = place
+            starts = self._rows.setdefault(place[0], {}).setdefault(place[1], {})
+            late = not starts or starts[next(reversed(starts))] <= started
+            starts[row] = started
+            if not late:
+                self._rows[place[0]][place[1]] = dict(sorted(starts.items(), key=itemgetter(1)))
+
+    def note_all(self, rows: Rows) -> None:
+        """`note` of all that hold capacity, which costs least in the order of their starts."""
+        for row in rows[np.argsort(view(self._state.workloads.started)[rows], kind="stable")].tolist():
+            self.note(row, holds=True)
+
+    def values(self, queue: int) -> list[int]:
+        """Priority values there may be work of, lowest first."""
+        return sorted(self._rows.get(queue, ()))
+
+    def latest_first(self, queue: int, value: int) -> Iterator[tuple[int, int]]:
+        """(row, cell ms of its start) of work of that priority; of equals the younger first."""
+        starts = self._rows[queue][value]
+        for _, alike in groupby(reversed(starts.items()), key=itemgetter(1)):
+            yield from sorted(alike, reverse=True)
 
 
 class _Claim(IntEnum):
@@ -49,6 +104,35 @@ class _Candidate(NamedTuple):
     """Cohorts between its queue and the first that it shares with the preemptor; each must be above its quota."""
 
 
+class _Candidates:
+    """Those of one sort in the order in which they go, looked for as far as anybody asks."""
+
+    def __init__(self, found: Iterator[_Candidate]) -> None:
+        self._known: list[_Candidate] = []
+        self._rest = found
+
+    def __iter__(self) -> Iterator[_Candidate]:
+        yield from self._known
+        for candidate in self._rest:
+            self._known.append(candidate)
+            yield candidate
+
+    def __bool__(self) -> bool:
+        return any(True for _ in self)
+
+
+class _Source(NamedTuple):
+    """A queue whose work may be stopped."""
+
+    queue: int
+    rule: str
+    """Which of it gives way."""
+    claim: _Claim | None = None
+    """None: by the priority of each."""
+    below: tuple[int, ...] = ()
+    """As in _Candidate."""
+
+
 class Demand(NamedTuple):
     """A start that lacks quota or room."""
 
@@ -61,19 +145,60 @@ class Demand(NamedTuple):
     counts: tuple[int, ...] = ()
 
 
+class _Departure:
+    """Candidates off their nodes while a start is tried."""
+
+    def __init__(self, state: State, demand: Demand) -> None:
+        self._state = state
+        self._demand = demand
+        self._off: set[int] = set()
+        self._going: set[int] = set()
+        """Taken, but not off their nodes until room counts."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for row in self._off:
+            shift_on_nodes(self._state, row, -1)
+
+    def take(self, row: int) -> None:
+        self._going.add(row)
+
+    def spare(self, row: int) -> None:
+        if row in self._going:
+            self._going.remove(row)
+        else:
+            self._off.remove(row)
+            shift_on_nodes(self._state, row, -1)
+
+    def leaves_room(self) -> bool:
+        demand, capacity = self._demand, self._state.capacity
+        if not demand.shapes:
+            return True
+        for row in self._going:
+            shift_on_nodes(self._state, row, 1)
+        self._off |= self._going
+        self._going.clear()
+        claims = place(capacity, demand.shapes, demand.counts)
+        if claims is not None:
+            unplace(capacity, demand.shapes, claims)
+        return claims is not None
+
+
 class KueuePreemption:
     """The search for victims in the state at the start of a cycle."""
 
-    def __init__(self, state: State, usage: QuotaUsage) -> None:
+    def __init__(self, state: State, usage: QuotaUsage, bound: BoundWork) -> None:
         self._state = state
         self._usage = usage
-        self._bound: dict[int, list[int]] | None = None
+        self._bound = bound
 
     def victims(self, demand: Demand) -> list[Victim]:
         """Those to stop; empty when the rules allow no set that is enough. The usage is as before afterwards."""
         entitled, others, own = self._candidates(demand)
         for borrow in self._ways(demand, entitled, others):
-            taken = self._taken([*entitled, *others, *own], demand, borrow=borrow)
+            taken = self._taken(chain(entitled, others, own), demand, borrow=borrow)
             for candidate in taken:
                 self._usage.add(candidate.queue, candidate.charge)
             if taken:
@@ -81,7 +206,7 @@ class KueuePreemption:
                 return [(each.row, LOWER_PRIORITY if each.queue == queue else RECLAIMED) for each in taken]
         return []
 
-    def _ways(self, demand: Demand, entitled: list[_Candidate], others: list[_Candidate]) -> tuple[bool, ...]:
+    def _ways(self, demand: Demand, entitled: _Candidates, others: _Candidates) -> tuple[bool, ...]:
         """Whether the preemptor's queue may borrow, in the order in which the two are tried."""
         queue = self._state.workloads.queue[demand.row]
         never = self._spec(queue).kueue.borrow_within_cohort == "never"
@@ -89,29 +214,34 @@ class KueuePreemption:
             return (True,)
         return (False, True) if never and not entitled else (True, False)
 
-    def _taken(self, candidates: Sequence[_Candidate], demand: Demand, *, borrow: bool) -> list[_Candidate]:
+    def _taken(self, candidates: Iterable[_Candidate], demand: Demand, *, borrow: bool) -> list[_Candidate]:
         """The candidates to stop, removed from the usage; none removed and none named where all are not enough."""
         taken: list[_Candidate] = []
-        for candidate in candidates:
-            if not self._may_go(candidate, demand, borrow=borrow):
-                continue
-            self._usage.remove(candidate.queue, candidate.charge)
-            taken.append(candidate)
-            if self._fits(demand, taken, borrow=borrow):
-                return self._needed(taken, demand, borrow=borrow)
+        with _Departure(self._state, demand) as departure:
+            for candidate in candidates:
+                if not self._may_go(candidate, demand, borrow=borrow):
+                    continue
+                self._usage.remove(candidate.queue, candidate.charge)
+                departure.take(candidate.row)
+                taken.append(candidate)
+                if self._fits(demand, departure, borrow=borrow):
+                    return self._needed(taken, demand, departure, borrow=borrow)
         for candidate in taken:
             self._usage.add(candidate.queue, candidate.charge)
         return []
 
-    def _needed(self, taken: list[_Candidate], demand: Demand, *, borrow: bool) -> list[_Candidate]:
+    def _needed(
+        self, taken: list[_Candidate], demand: Demand, departure: _Departure, *, borrow: bool
+    ) -> list[_Candidate]:
+        needed = [taken[-1]]
         for candidate in taken[-2::-1]:
-            left = [each for each in taken if each is not candidate]
             self._usage.add(candidate.queue, candidate.charge)
-            if self._fits(demand, left, borrow=borrow):
-                taken = left
-            else:
+            departure.spare(candidate.row)
+            if not self._fits(demand, departure, borrow=borrow):
                 self._usage.remove(candidate.queue, candidate.charge)
-        return taken
+                departure.take(candidate.row)
+                needed.append(candidate)
+        return needed[::-1]
 
     def _may_go(self, candidate: _Candidate, demand: Demand, *, borrow: bool) -> bool:
         """False where those taken before have brought its queue within its quota."""
@@ -121,47 +251,33 @@ class KueuePreemption:
             return False
         return not any(self._usage.within_quota(at, demand.short) for at in (candidate.queue, *candidate.below))
 
-    def _fits(self, demand: Demand, gone: list[_Candidate], *, borrow: bool) -> bool:
-        if not self._usage.fits(self._state.workloads.queue[demand.row], demand.charge, borrow=borrow):
-            return False
-        return not demand.shapes or self._has_room(demand, [each.row for each in gone])
-
-    def _has_room(self, demand: Demand, gone: list[int]) -> bool:
-        capacity = self._state.capacity
-        with off_nodes(self._state, gone):
-            claims = place(capacity, demand.shapes, demand.counts)
-            if claims is not None:
-                unplace(capacity, demand.shapes, claims)
-        return claims is not None
+    def _fits(self, demand: Demand, departure: _Departure, *, borrow: bool) -> bool:
+        queue = self._state.workloads.queue[demand.row]
+        return self._usage.fits(queue, demand.charge, borrow=borrow) and departure.leaves_room()
 
     # -- candidates ---------------------------------------------------------------------------------------------------
 
-    def _candidates(self, demand: Demand) -> tuple[list[_Candidate], list[_Candidate], list[_Candidate]]:
+    def _candidates(self, demand: Demand) -> tuple[_Candidates, _Candidates, _Candidates]:
         """(of other queues by right, of other queues by priority, of the own queue), each in the order in which they
         go."""
         queues, queue = self._state.queues, self._state.workloads.queue[demand.row]
         rules = self._spec(queue)
-        own = [
-            _Candidate(row, queue, charge, _Claim.OWN_QUEUE, ())
-            for row, charge in self._users(queue, demand.short)
-            if self._gives_way(demand.row, row, rules.kueue.within_queue)
-        ]
-        entitled: list[_Candidate] = []
-        others: list[_Candidate] = []
+        entitled: list[_Source] = []
+        others: list[_Source] = []
         seen = queue
         for cohort, by_right in self._usage.ancestors_in_reach(queue, demand.charge):
             if rules.reclaim == "never":
                 break
             for other in self._above_quota(cohort, demand.short, seen):
                 below = queues.path[other][1 : queues.path[other].index(cohort)]
-                for row, charge in self._users(other, demand.short):
-                    if self._gives_way(demand.row, row, rules.reclaim):
-                        claim = _Claim.ALWAYS if by_right else self._claim(demand.row, row)
-                        (entitled if by_right else others).append(_Candidate(row, other, charge, claim, below))
+                claim = _Claim.ALWAYS if by_right else None
+                (entitled if by_right else others).append(_Source(other, rules.reclaim, claim, below))
             seen = cohort
-        for found in (entitled, others, own):
-            found.sort(key=self._order)
-        return entitled, others, own
+        own = [_Source(queue, rules.kueue.within_queue, _Claim.OWN_QUEUE)]
+        return self._in_order(entitled, demand), self._in_order(others, demand), self._in_order(own, demand)
+
+    def _in_order(self, sources: list[_Source], demand: Demand) -> _Candidates:
+        return _Candidates(merge(*(self._users(source, demand) for source in sources), key=self._order))
 
     def _above_quota(self, vertex: int, short: Slots, seen: int) -> Iterator[int]:
         """The queues below the vertex that draw above their quota, with all between them; not those at `seen`."""
@@ -173,27 +289,31 @@ class KueuePreemption:
             else:
                 yield child
 
-    def _users(self, queue: int, short: Slots) -> Iterator[tuple[int, Charge]]:
-        """(row, charge) of the queue's work that holds some of what is short. Of a queue that is held, none: Kueue does
+    def _users(self, source: _Source, demand: Demand) -> Iterator[_Candidate]:
+        """The queue's work that gives way and holds some of what is short. Of a queue that is held, none: Kueue does
         not see it then."""
-        if self._bound is None:
-            self._bound = {}
-            rows = bound_rows(self._state)
-            for row, at in zip(rows.tolist(), view(self._state.workloads.queue)[rows].tolist(), strict=True):
-                self._bound.setdefault(at, []).append(row)
-        if not self._state.queues.is_open(queue):
+        if not self._state.queues.is_open(source.queue):
             return
-        for row in self._bound.get(queue, ()):
-            charge = limited(self._state, queue, self._state.charge_of(row))
-            if any(slot in short for slot, _ in charge):
-                yield row, charge
+        for row in self._giving_way(source, demand.row):
+            charge = limited(self._state, source.queue, self._state.charge_of(row))
+            if any(slot in demand.short for slot, _ in charge):
+                claim = self._claim(demand.row, row) if source.claim is None else source.claim
+                yield _Candidate(row, source.queue, charge, claim, source.below)
 
-    def _gives_way(self, row: int, other: int, rule: str) -> bool:
+    def _giving_way(self, source: _Source, row: int) -> Iterator[int]:
+        """Work of the queue that the rule lets the preemptor stop, in the order in which it goes."""
         w = self._state.workloads
-        if rule == "any" or (rule != "never" and w.value_at(other) < w.value_at(row)):
-            return True
-        newer = rule == "lower_or_newer_equal" and w.value_at(other) == w.value_at(row)
-        return newer and w.submitted[row] < w.submitted[other]
+        value, submitted = w.value_at(row), w.submitted[row]
+        for at in self._bound.values(source.queue):
+            every = source.rule == "any" or (source.rule != "never" and at < value)
+            newer = source.rule == "lower_or_newer_equal" and at == value
+            if not (every or newer):
+                continue
+            for other, started in self._bound.latest_first(source.queue, at):
+                if not every and started <= submitted:
+                    break  # Nothing that started before the preemptor came is newer.
+                if every or submitted < w.submitted[other]:
+                    yield other
 
     def _claim(self, row: int, other: int) -> _Claim:
         w = self._state.workloads

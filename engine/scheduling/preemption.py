@@ -234,13 +234,13 @@ def _placed_without(
 def off_nodes(state: State, rows: Sequence[int]) -> Iterator[None]:
     """Meanwhile what these workloads hold is free."""
     for row in rows:
-        _shift_on_nodes(state, row, 1)
+        shift_on_nodes(state, row, 1)
     yield
     for row in reversed(rows):
-        _shift_on_nodes(state, row, -1)
+        shift_on_nodes(state, row, -1)
 
 
-def _shift_on_nodes(state: State, row: int, sign: int) -> None:
+def shift_on_nodes(state: State, row: int, sign: int) -> None:
     """Give back what the workload holds on its nodes, or take it again when `sign` is -1."""
     w, a, capacity = state.workloads, state.allocations, state.capacity
     held = list(a.of_workload(w.first_allocation[row]))

@@ -279,6 +279,7 @@ def spending_approved(state: State, event: ev.SpendingApproved) -> None:
     state.workloads.record(row, wl.APPROVED, state.now_ms, 0)
     if queued:
         state.pending.add(state.pending_key(row), row)
+        state.note_change((row,))
         state.reconsider.ask(Cause.BUDGET)
 
 

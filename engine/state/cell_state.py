@@ -99,6 +99,9 @@ class State(Table):
         """Workloads that ended in batches since `ends` was last rid of what has ended."""
         self.arrivals: list[int] = []
         """Rows that became pending since the scheduler last looked."""
+        self.changed_rows: list[int] = []
+        """Under the policy `kueue`: rows that have ceased to wait, have begun or ceased to hold capacity, or have
+        another priority or start, since the scheduler last took them. Some are in it twice."""
         self.reconsider = Reconsider()
         """Causes to look at everything again, besides room that nodes gained."""
         w = self.workloads
@@ -139,6 +142,15 @@ class State(Table):
     def is_strict(self, queue: int) -> bool:
         """True if nothing of the queue starts before work ahead of it."""
         return not self.pending.by_class or self.queues.specs[queue].order == "strict_fifo"
+
+    def note_change(self, rows: Iterable[int]) -> None:
+        """Add them to `changed_rows`."""
+        if self.policy == "kueue":
+            self.changed_rows += rows
+
+    def take_changed_rows(self) -> list[int]:
+        changed, self.changed_rows = self.changed_rows, []
+        return changed
 
     def rebuild_pending(self) -> None:
         self.pending = Pending(by_class=self.policy != "fcfs")
@@ -442,6 +454,7 @@ class State(Table):
     def dequeue(self, row: int) -> None:
         """Take it out of its pending group. It may have been first, or promised its time: look again behind it."""
         self.pending.discard(self.pending_key(row), row)
+        self.note_change((row,))
         self.reconsider.ask(Cause.LEFT)
         clearing = self.bookings.clearing_for(row) if self.bookings.clearings else None
         if clearing is not None:
@@ -454,6 +467,7 @@ class State(Table):
         row = event.row
         w = self.workloads
         self.pending.discard(self.pending_key(row), row)
+        self.note_change((row,))
         clearing = self.bookings.clearing_for(row) if self.bookings.clearings else None
         tasks, on_nodes = self.bind(row, event.groups, claimed=claimed)
         self.ledger.charge(self, row)
@@ -508,6 +522,8 @@ class State(Table):
         row = event.row
         w = self.workloads
         before = w.expected_end(row, self.now_ms)
+        if w.started[row] != self.now_ms:
+            self.note_change((row,))
         w.started[row] = w.rated[row] = self.now_ms
         w.confirmed[row] = 1
         w.set_state(row, WorkloadState.RUNNING, wl.RUNNING, self.now_ms)
@@ -605,6 +621,7 @@ class State(Table):
             w.array_running[w.array[row]] -= 1
         self.queues.give_back(w.queue[row], charge, self.now_ms)
         self._count_bound(row, -1)
+        self.note_change((row,))
 
     def unbind(self, row: int, rows: list[int]) -> None:
         """Give back the capacity of these allocations of the workload."""
@@ -725,6 +742,7 @@ class State(Table):
         if bound:
             self._count_bound(row, -1)
         self.workloads.priority[row] = event.priority_class
+        self.note_change((row,))
         self.workloads.record(row, wl.PRIORITY, self.now_ms, event.priority_class)
         if bound:
             self._count_bound(row, 1)

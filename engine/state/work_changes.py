@@ -125,6 +125,7 @@ def placed(state: State, event: ev.PlacedMany, *, claimed: bool) -> None:
                 state.reconsider.ask(Cause.NEIGHBOURS)
     if not state.pending.leave_together(rows):
         _leave_pending(state, rows)
+    state.note_change(array("i", event.rows))
     for queue, quantities, count in _count_bound(state, rows, 1):
         # All of one queue at once: no burst begins, so the order does not matter.
         state.queues.charge(queue, QueueTree.total_charge(quantities), now_ms, count)
@@ -236,6 +237,7 @@ def started(state: State, event: ev.StartedMany) -> None:
     late = rows[view(w.rated)[rows] != now_ms].tolist()
     view(w.started)[rows] = now_ms
     view(w.rated)[rows] = now_ms
+    state.note_change(late)
     view(w.confirmed)[rows] = 1
     _set_state(state, rows, WorkloadState.PLACED, WorkloadState.RUNNING, wl.RUNNING, now_ms, 0)
     _enter_ends(state, [(w.expected_end(row, now_ms), row) for row in late])
@@ -284,6 +286,7 @@ def finished(state: State, event: ev.FinishedMany) -> None:
     view(w.preempting)[rows] = NONE
     view(w.ended)[rows] = times
     _set_state(state, rows, WorkloadState.RUNNING, WorkloadState.FINISHED, wl.FINISHED, times, 0)
+    state.note_change(array("i", event.rows))
     state.now_ms = int(times[-1])
     state.ended_together += len(rows)
     if 2 * state.ended_together > len(state.ends) + MIN_STALE:

@@ -11,12 +11,15 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from engine.control import Engine
 from engine.loop import CYCLE_EVERY_MS
-from engine.model.commands import Submit
+from engine.model.commands import SetPolicy, Submit
 from engine.model.list_queries import Query, Term
 from engine.model.specs import (
     CellSpec,
+    KueueRules,
     NodeSpec,
     PoolSpec,
     PriorityClassSpec,
@@ -220,6 +223,94 @@ def idle_cycle() -> Iterator[dict[str, Any]]:
             "microseconds_per_queue": cycle_us / queues,
             "reference": f"{cycle_us / queues:.2f} µs a queue; to look at every workload once: {loop_us:,.0f} µs",
         }
+
+
+def kueue_arrival() -> Iterator[dict[str, Any]]:
+    """The scheduling of one arrival by the policy `kueue`, in a cell that is full. Beside it: a look at the state of
+    every workload there ever was."""
+    for size, waiting in ((5_000, 1_000), (5_000, 10_000), (5_000, 100_000), (50_000, 10_000), (130_000, 10_000)):
+        engine = _kueue_cell(size, waiting)
+        begun = time.perf_counter()
+        states = engine.state.workloads.state
+        sum(states[row] == WorkloadState.QUEUED for row in range(len(states)))
+        look_us = (time.perf_counter() - begun) * 1e6
+        for queue, priority, what in (
+            ("q9", "low", "starts"),
+            ("q0", "low", "is refused"),
+            ("q8", "high", "preempts one"),
+        ):
+            each_us = [_kueue_arrival_us(engine, f"{what} {n}", queue, priority, n) for n in range(11)]
+            median_us = sorted(each_us)[len(each_us) // 2]
+            yield {
+                "at": f"{size:,} nodes, {waiting:,} waiting, {what}",
+                "result": f"{median_us:,.0f} µs",
+                "microseconds": median_us,
+                "reference": f"to look at each of {len(states):,} workloads: {look_us:,.0f} µs",
+            }
+
+
+ENDED = 100_000
+FREE = 64
+"""Nodes that nothing runs on."""
+
+
+def _kueue_cell(size: int, waiting: int) -> Engine:
+    """Ten queues of a cohort, each with a tenth of the nodes; all but the last use all of their quota. Before that came
+    work that has ended. Behind it waits work of ten sorts in each of nine queues: what is looked at again after a
+    preemption."""
+    tenth = {"gpu_milli": 800 * size}
+    preempts = KueueRules(within_queue="lower_priority")
+    queues = (QueueSpec(name=f"q{i}", parent="root", nominal=tenth, kueue=preempts, reclaim="never") for i in range(10))
+    spec = CellSpec(
+        pools=POOLS[:1],
+        nodes=tuple(NodeSpec(id=f"n{i}", pool="h100") for i in range(size)),
+        queues=(QueueSpec(name="root"), *queues),
+        priority_classes=(PriorityClassSpec(name="low", value=0), PriorityClassSpec(name="high", value=10)),
+    )
+    engine = Engine.open(None, cell=spec)
+    small, whole = (TaskGroup(request=Resources(gpu_milli=quantity)) for quantity in (1000, 8000))
+    for first in range(0, ENDED, 10_000):
+        rows = range(first, first + 10_000)
+        engine.command(Submit(workloads=tuple(_low(f"e{n}", n % 10, small, 1) for n in rows)))
+        engine.advance(engine.now_ms + 1000)
+    engine.command(Submit(workloads=tuple(_low(f"r{n}", n % 10, whole, 10**9) for n in range(size - 10 * FREE))))
+    engine.command(Submit(workloads=tuple(_low(f"f{n}", n % 9, whole, 10**9) for n in range(9 * FREE))))
+    engine.advance(engine.now_ms + 1000)
+    engine.command(SetPolicy(policy="kueue"))
+    for first in range(0, waiting, 10_000):
+        rows = range(first, min(first + 10_000, waiting))
+        engine.command(Submit(workloads=tuple(_low(f"w{n}", n % 9, whole, 10**9, 60_000 + n % 10) for n in rows)))
+    return engine
+
+
+def _low(name: str, queue: int, group: TaskGroup, runs_ms: int, estimate_ms: int = 60_000) -> WorkloadSpec:
+    return WorkloadSpec(
+        id=name,
+        queue=f"q{queue}",
+        priority_class="low",
+        groups=(group,),
+        estimate_ms=estimate_ms,
+        simulated_runtime_ms=runs_ms,
+    )
+
+
+def _kueue_arrival_us(engine: Engine, name: str, queue: str, priority: str, number: int) -> float:
+    """Time in the scheduler while a workload of a sort of its own comes that asks for a node."""
+    spec = _low(name.replace(" ", "-"), 0, TaskGroup(request=Resources(gpu_milli=8000)), 10**9, 100_000 + number)
+    spec = msgspec.structs.replace(spec, queue=queue, priority_class=priority)
+    engine.advance(engine.now_ms + 1000)
+    cycle, spent = engine.scheduler.cycle, 0.0
+
+    def timed() -> None:
+        nonlocal spent
+        begun = time.perf_counter()
+        cycle()
+        spent += time.perf_counter() - begun
+
+    engine.scheduler.cycle = timed  # type: ignore[method-assign]
+    engine.command(Submit(workloads=(spec,)))
+    engine.scheduler.cycle = cycle  # type: ignore[method-assign]
+    return spent * 1e6
 
 
 def restart() -> Iterator[dict[str, Any]]:

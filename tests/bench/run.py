@@ -51,6 +51,7 @@ BENCHES: dict[str, Callable[[], Iterator[Row]]] = {
     "preemption": victims_bench.preemption_under_load,
     "scale_up": scale_up_bench.scale_up_rows,
     "idle_cycle": engine_bench.idle_cycle,
+    "kueue_arrival": engine_bench.kueue_arrival,
     "restart": engine_bench.restart,
     "past": past_bench.past,
     "fork": twin_bench.fork,

@@ -3,11 +3,19 @@ itself decides so is seen in `tests/differential/kueue`."""
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
+
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from invariants import check_state
+from random_cells import SOME, Fork, Life, Names, Pass, lives
 
 from engine.control import Engine
 from engine.model.commands import Cancel, HoldQueues, OpenQueues, SetPolicy, Submit
+from engine.model.errors import MusterError
 from engine.model.specs import (
     CellSpec,
     FlavorQuota,
@@ -21,7 +29,10 @@ from engine.model.specs import (
     TopologyRequest,
     WorkloadSpec,
 )
-from engine.scheduling.kueue_cycles import MAX_STOPS
+from engine.scheduling.kueue_cycles import MAX_STOPS, KueueCycles
+from engine.scheduling.kueue_lines import STRICT, WaitingGroup
+from engine.state.cell_state import BOUND, State
+from engine.state.pending_work import STOPPED
 from tests.differential.kueue.lives import life
 from tests.differential.kueue.muster_side import MusterSide
 from tests.differential.kueue.verdicts import is_endless
@@ -182,3 +193,112 @@ def test_random_lives_keep_the_invariants_and_are_the_same_twice(seed: int) -> N
     for step in spec.steps:
         assert one.play(step) == other.play(step)
         check_state(one.engine.state)
+
+
+# -- what is followed -------------------------------------------------------------------------------------------------
+
+
+kueue_rules = st.builds(
+    KueueRules,
+    within_queue=st.sampled_from(["never", "lower_priority", "lower_or_newer_equal"]),
+    borrow_within_cohort=st.sampled_from(["never", "lower_priority"]),
+    borrow_max_priority=st.sampled_from([None, 500]),
+    when_can_borrow=st.sampled_from(["stop", "try_next"]),
+    when_can_preempt=st.sampled_from(["stop", "try_next"]),
+)
+
+
+@st.composite
+def kueue_lives(draw: st.DrawFn) -> Life:
+    """Any life, in a cell whose queues have rules of Kueue and no bursts."""
+    life = draw(lives(policies=("kueue",)))
+    queues = (msgspec.structs.replace(each, kueue=draw(kueue_rules), burst=None) for each in life.cell.queues)
+    cell = msgspec.structs.replace(life.cell, queues=tuple(queues))
+    return Life(cell, life.policy, life.faults, life.seed, life.operations)
+
+
+@SOME
+@given(kueue_lives())
+def test_what_is_followed_is_what_a_look_at_every_workload_finds(life: Life) -> None:
+    engine = Engine.open(None, cell=life.cell, seed=life.seed, faults=life.faults)
+    engine.command(SetPolicy(policy="kueue"))
+    names = Names.of(life.cell)
+    for operation in life.operations:
+        if isinstance(operation, Pass | Fork):
+            engine.advance(engine.now_ms + operation.milliseconds)
+        else:
+            commands = names.commands(operation, engine.now_ms)
+            for command, answer in zip(commands, engine.commands(commands), strict=True):
+                if not isinstance(answer, MusterError):
+                    names.accepted(command, answer.changed)
+        check_state(engine.state)
+        if engine.state.policy == "kueue" and not engine.scheduler.memory.unsettled:
+            check_followed(engine.state, engine.scheduler._kueue)
+
+
+def check_followed(state: State, cycles: KueueCycles) -> None:
+    """All that holds capacity is known in the order in which it would go, and all that waits is parked, or set aside
+    behind the parked first of its strict queue: between runs nobody stands in line."""
+    w, lines = state.workloads, cycles._lines
+    starts: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for row in range(len(w.ids)):
+        if w.state[row] in BOUND:
+            starts.setdefault((w.queue[row], w.value_at(row)), []).append((-w.started[row], -row))
+    known = {
+        (queue, value): [(-at, -row) for row, at in cycles._bound.latest_first(queue, value)]
+        for queue in range(len(state.queues.specs))
+        for value in cycles._bound.values(queue)
+    }
+    assert {place: each for place, each in known.items() if each} == {at: sorted(rows) for at, rows in starts.items()}
+    waiting = [r for key, group in state.pending.groups.items() if key[3] != STOPPED for r in group.rows[group.front :]]
+    assert sorted(lines) == sorted(waiting)
+    assert not lines._lines
+    parked = {like: group for groups in lines._parked.values() for like, group in groups.items()}
+    aside = {(queue, *STRICT): group for queue, group in lines._aside.items()}
+    expected: dict[tuple[int, int, int], list[tuple[int, int, int]]] = {}
+    for row in waiting:
+        queue = w.queue[row]
+        like = (queue, *STRICT) if state.is_strict(queue) else (queue, w.value_at(row), w.cls[row])
+        expected.setdefault(like, []).append((-w.value_at(row), w.submitted[row], row))
+    found = {like: entries_of(parked.get(like), aside.get(like)) for like in {*parked, *aside}}
+    assert found == {like: sorted(entries) for like, entries in expected.items()}
+    assert all(lines._group_of[row] is group for group in (*parked.values(), *aside.values()) for row in group.entries)
+
+
+def entries_of(*groups: WaitingGroup | None) -> list[tuple[int, int, int]]:
+    """Of all of them, in order. The first of each is where it says."""
+    entries: list[tuple[int, int, int]] = []
+    for group in groups:
+        if group is not None:
+            assert group.first() == min(group.entries.values())
+            entries += group.entries.values()
+    return sorted(entries)
+
+
+def test_an_arrival_costs_the_same_however_much_waits_runs_and_has_ended() -> None:
+    """Counted in calls of functions."""
+    few, many = calls_for_an_arrival(20), calls_for_an_arrival(2000)
+    assert many <= 1.1 * few
+
+
+def calls_for_an_arrival(others: int) -> int:
+    engine = cell(queue("mine", 2), queue("theirs", others, reclaim="never"), cpu=10_000)
+    for what, cpu, runs_ms in (("ended", 1, 1), ("runs", 1, 10**9), ("waits", 2, 10**9)):
+        group = TaskGroup(request=Resources(cpu_milli=1000 * cpu))
+        common = {"queue": "theirs", "priority_class": "p0", "groups": (group,), "simulated_runtime_ms": runs_ms}
+        specs = (WorkloadSpec(id=f"{what}{number}", **common) for number in range(others))  # type: ignore[arg-type]
+        engine.command(Submit(workloads=tuple(specs)))
+        engine.advance(engine.now_ms + 10)
+    calls = 0
+
+    def count(frame: FrameType, what: str, argument: object) -> None:
+        nonlocal calls
+        calls += what == "call"
+
+    sys.setprofile(count)
+    try:
+        submit(engine, "arrives", "mine", 1)
+    finally:
+        sys.setprofile(None)
+    assert running(engine, "arrives") == ["arrives"]
+    return calls
