@@ -1,22 +1,22 @@
 """The rules that keep a waiting workload from preempting others, each with whom it spares and until when.
 
-The rules are those of `engine.scheduling.preemption`, looked at for one preemptor when somebody asks. Nothing is said
-where no other queue is above its quota and nothing of lower priority could give way.
+The rules are those of `engine.scheduling.preemption_rules`, looked at for one preemptor when somebody asks. Nothing is
+said where no other queue is above its quota and nothing of lower priority could give way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from engine.model.columns import Numbers, view
+from engine.model.columns import Mask, Numbers, view
 from engine.model.details import Reason
-from engine.model.events import BURST
 from engine.model.quantities import shortlist, spelt, utc
 from engine.model.specs import RESOURCES, quantity
 from engine.reads.quota_reasons import MAX_NAMED, amount
 from engine.scheduling.preemption import bound_rows, waiting_is_better
+from engine.scheduling.preemption_rules import THRASH, PreemptionRules, SparingRule, beyond_own_quota, sources
 from engine.state.cell_state import State
 from engine.state.queue_tree import Charge, Lack
 from engine.state.workloads import NONE
@@ -41,8 +41,7 @@ class _Bars:
         self._state, self._row, self._charge, self._slots = state, row, charge, [lack.slot]
         self._queue: int = w.queue[row]
         self._spec = queues.specs[self._queue]
-        self._class = w.priority_classes[w.priority[row]]
-        self._value: int = w.value_at(row)
+        self._rules = PreemptionRules(state, row)
         self._above = {
             queue: (slot, queues.borrowed(queue, slot))
             for slot in self._slots
@@ -73,12 +72,11 @@ class _Bars:
         if self._spec.reclaim == "never":
             text = f"queue {self._spec.name} reclaims nothing from others (reclaim never), though {self._borrowers()}"
             yield _barred(text, f"queue {self._spec.name} may reclaim")
-        elif (more := self._beyond_own()) is not None:
-            slot, short = more
-            quota = amount(slot, self._state.queues.guaranteed(self._queue, slot))
+        elif (more := beyond_own_quota(self._state, self._queue, self._charge)) is not None:
+            quota = amount(more.slot, self._state.queues.guaranteed(self._queue, more.slot))
             yield _barred(
                 f"reclaims nothing, though {self._borrowers()}: with it queue {self._spec.name} would be "
-                f"{amount(slot, short)} above its own {quota}"
+                f"{amount(more.slot, more.short)} above its own {quota}"
             )
 
     def _borrowers(self) -> str:
@@ -88,30 +86,24 @@ class _Bars:
         each = (f"{specs[queue].name} is {quantity(slot % len(RESOURCES), by)} above" for queue, (slot, by) in found)
         return f"queue {', queue '.join(list(each)[:MAX_NAMED])} its own quota"
 
-    def _beyond_own(self) -> tuple[int, int] | None:
-        """(slot, quantity) by which its queue would pass its own quota with it; None if it would not."""
-        lack = self._state.queues.lack(self._queue, self._charge, self._state.now_ms, borrow=False)
-        return (lack.slot, lack.short) if lack is not None and lack.vertex == self._queue else None
-
     # -- the others ---------------------------------------------------------------------------------------------------
 
     def _reclaims(self) -> bool:
-        return bool(self._above) and self._spec.reclaim != "never" and self._beyond_own() is None
+        if not self._above or self._spec.reclaim == "never":
+            return False
+        return beyond_own_quota(self._state, self._queue, self._charge) is None
 
     def _cohort_within(self, queue: int, slot: int) -> int:
-        """The vertex above the queue, below the shared ancestor, that is within its quota; NONE if there is none."""
+        """The vertex above the queue, below the shared ancestor, that is within its quota."""
         queues = self._state.queues
         mine = queues.path[self._queue]
-        between = (v for v in queues.path[queue] if v not in mine and not queues.borrowed(v, slot))
-        return next(between, NONE)
+        return next(v for v in queues.path[queue] if v not in mine and not queues.borrowed(v, slot))
 
     def _sources(self) -> list[int]:
         """The queues that work may be reclaimed from."""
         if not self._reclaims():
             return []
-        open_ = ((queue, slot) for queue in self._above for slot in self._slots)
-        queues = self._state.queues
-        return sorted({q for q, slot in open_ if queues.borrowed(q, slot) and self._cohort_within(q, slot) == NONE})
+        return [queue for queue in sources(self._state.queues, self._queue, self._slots) if queue in self._above]
 
     def _cohorts(self) -> Iterator[Reason]:
         """The cohorts that are within their quota, and so keep what a queue below them borrows from its siblings."""
@@ -127,78 +119,54 @@ class _Bars:
 
     def _in_reach(self) -> Numbers:
         """Rows of running work that the two rules of preemption concern, whether or not it is spared."""
-        state, w = self._state, self._state.workloads
-        rows = bound_rows(state)
-        rows = rows[view(w.preempting)[rows] == NONE]
-        queue = view(w.queue)[rows]
-        reach = np.isin(queue, self._sources())
-        if self._class.preemption == "lower":
-            own = (queue == self._queue) | state.settings.preempt_across
-            reach |= own & (self._values(rows) < self._value)
+        rows = bound_rows(self._state)
+        rows = rows[view(self._state.workloads.preempting)[rows] == NONE]
+        reach = self._rules.taken_back(rows, self._sources()) | self._rules.lower_in_reach(rows)
         return np.asarray(rows[reach])
-
-    def _values(self, rows: Numbers) -> Numbers:
-        w = self._state.workloads
-        return np.asarray(np.array(w.priority_value)[view(w.priority)[rows]])
 
     def _spared(self, rows: Numbers) -> Iterator[Reason]:
         """The rules that spare some of these rows, each row counted under the first that does."""
-        for rule in (self._not_lower, self._not_preemptible, self._too_young, self._disrupted):
-            reasons, spared = rule(rows)
-            yield from reasons
+        for rule in SparingRule:
+            spared = self._rules.spares(rule, rows)
+            if spared.any():
+                yield from _TEXTS[rule](self, rows[spared])
             rows = rows[~spared]
+        reasons, spared = self._disrupted(rows)
+        yield from reasons
+        rows = rows[~spared]
         if len(rows) and waiting_is_better(self._state, rows):
             patience = spelt(self._state.settings.preempt_after_ms)
             text = f"all that it may preempt is likely to end by itself within {patience} (preempt_after)"
             yield _barred(f"{text}: {self._names(rows)}")
 
-    def _not_lower(self, rows: Numbers) -> tuple[list[Reason], Numbers]:
-        """Work of other queues that is no lower, where the queue reclaims from lower priorities alone."""
-        others = view(self._state.workloads.queue)[rows] != self._queue
-        spared = others & (self._values(rows) >= self._value) & (self._spec.reclaim == "lower_priority")
-        text = f"queue {self._spec.name} reclaims from lower priorities only; not lower: {self._names(rows[spared])}"
-        return [_barred(text)] if spared.any() else [], np.asarray(spared)
+    def _not_lower(self, rows: Numbers) -> Iterator[Reason]:
+        yield _barred(f"queue {self._spec.name} reclaims from lower priorities only; not lower: {self._names(rows)}")
 
-    def _not_preemptible(self, rows: Numbers) -> tuple[list[Reason], Numbers]:
-        w = self._state.workloads
-        open_ = np.array([spec.preemptible for spec in w.priority_classes], bool)
-        spared = ~open_[view(w.priority)[rows]]
-        text = f"of a priority class that is not preempted: {self._names(rows[spared])}"
-        return [_barred(text)] if spared.any() else [], np.asarray(spared)
+    def _not_preemptible(self, rows: Numbers) -> Iterator[Reason]:
+        yield _barred(f"of a priority class that is not preempted: {self._names(rows)}")
 
-    def _too_young(self, rows: Numbers) -> tuple[list[Reason], Numbers]:
-        """Work within the minimum runtime of its queue; expired burst has none."""
+    def _thrashed(self, rows: Numbers) -> Iterator[Reason]:
+        yield _barred(
+            f"preempted {THRASH} times within the last hour, so only a higher priority may do it again: "
+            f"{self._names(rows)}"
+        )
+
+    def _too_young(self, rows: Numbers) -> Iterator[Reason]:
         state, w = self._state, self._state.workloads
         found: dict[int, list[tuple[int, int]]] = {}
-        spared = np.zeros(len(rows), bool)
-        for at, row in enumerate(rows.tolist()):
-            queue = w.queue[row]
-            until_ms = w.spared_until(row, state.queues.specs[queue].min_runtime_ms)
-            if until_ms > state.now_ms and not self._is_expired_burst(row):
-                spared[at] = True
-                found.setdefault(queue, []).append((until_ms, row))
-        reasons = []
+        for row, until_ms in zip(rows.tolist(), self._rules.spared_until(rows).tolist(), strict=True):
+            found.setdefault(w.queue[row], []).append((until_ms, row))
         for queue, each in sorted(found.items()):
             until_ms, first = min(each)
             last_ms = max(each)[0]
             last = f", the last until {utc(last_ms)}" if last_ms > until_ms else ""
-            reasons.append(
-                _barred(
-                    f"the minimum runtime of queue {state.queues.specs[queue].name} spares "
-                    f"{len(each)} of its workloads: {w.ids[first]} until {utc(until_ms)}{last}",
-                    utc(until_ms),
-                )
+            yield _barred(
+                f"the minimum runtime of queue {state.queues.specs[queue].name} spares "
+                f"{len(each)} of its workloads: {w.ids[first]} until {utc(until_ms)}{last}",
+                utc(until_ms),
             )
-        return reasons, spared
 
-    def _is_expired_burst(self, row: int) -> bool:
-        queues, w = self._state.queues, self._state.workloads
-        return bool(w.flags[row] & BURST) and any(
-            queues.burst_state(vertex, self._state.now_ms) != "burst" and queues.burst_excess(vertex)
-            for vertex in queues.path[w.queue[row]]
-        )
-
-    def _disrupted(self, rows: Numbers) -> tuple[list[Reason], Numbers]:
+    def _disrupted(self, rows: Numbers) -> tuple[list[Reason], Mask]:
         """Work of queues that have been disrupted as often as they may be."""
         queues, now_ms = self._state.queues, self._state.now_ms
         of = view(self._state.workloads.queue)[rows]
@@ -217,3 +185,12 @@ class _Bars:
 
     def _names(self, rows: Numbers) -> str:
         return shortlist([self._state.workloads.ids[row] for row in rows.tolist()], MAX_NAMED)
+
+
+_TEXTS: dict[SparingRule, Callable[[_Bars, Numbers], Iterator[Reason]]] = {
+    SparingRule.NOT_LOWER: _Bars._not_lower,
+    SparingRule.NOT_PREEMPTIBLE: _Bars._not_preemptible,
+    SparingRule.MIN_RUNTIME: _Bars._too_young,
+    SparingRule.THRASHED: _Bars._thrashed,
+}
+"""For the rows that the rule spares."""

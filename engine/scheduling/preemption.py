@@ -38,30 +38,31 @@ from engine.capacity.task_shapes import Shape
 from engine.capacity.topology import domain_room, levels_asked
 from engine.model import events as ev
 from engine.model.columns import Rows, view
-from engine.model.specs import HOUR_MS, RESOURCES, WorkloadState
+from engine.model.specs import RESOURCES, WorkloadState
 from engine.placement.gang_placement import Claim, place, unplace
+from engine.scheduling.preemption_rules import (
+    Place,
+    PreemptionRules,
+    Sources,
+    SparingRule,
+    beyond_own_quota,
+    sources,
+)
 from engine.scheduling.victim_candidates import Quota, VictimCandidates
 from engine.scheduling.victims import cheapest, cheapest_in_one
 from engine.state import allocations
-from engine.state import workloads as wl
 from engine.state.cell_state import BOUND, State
 from engine.state.queue_tree import Charge, Lack, QueueTree
 from engine.state.workloads import NONE
 
-THRASH = 3
-"""Preemptions within an hour after which equals leave a workload alone."""
 MILLION = 1_000_000
 FOREVER = 2**62
 MAX_ROUNDS = 8
 """Searches made for one preemptor, each with what the last found to be lacking still."""
 CLOSELY = 64
 """Most victims whose need is verified one by one."""
-
-
-Place = tuple[int, int]
-"""(vertex of the queue tree, slot)"""
-Sources = dict[int, list[tuple[Place, ...]]]
-"""Queue row -> for each slot that work may be taken back in: the places above quota that this brings down."""
+STANDING_RULES = (SparingRule.NOT_LOWER, SparingRule.NOT_PREEMPTIBLE, SparingRule.MIN_RUNTIME)
+"""Rules that spare a victim also between its choice and its stop."""
 
 
 class SacrificeTier(IntEnum):
@@ -111,8 +112,7 @@ def _may_take_back(state: State, row: int) -> bool:
         return True
     workload_class = w.class_at(row)
     charge = queues.total_charge(workload_class.request_of(workload_class.least))
-    own = queues.lack(queue, charge, state.now_ms, borrow=False)
-    return own is None or own.vertex != queue
+    return beyond_own_quota(state, queue, charge) is None
 
 
 def _may_preempt_lower(state: State, row: int) -> bool:
@@ -271,7 +271,7 @@ class _Search:
         self.counts = counts
         self.charge = charge
         self.queue = w.queue[row]
-        self.value = w.value_at(row)
+        self.rules = PreemptionRules(state, row)
         self.requests = state.requests
         self.tier: Rows = np.empty(0, np.int8)
         """Tier of every workload row; -1 for those that may not be victims."""
@@ -370,8 +370,7 @@ class _Search:
         queues = self.state.queues
         if queues.specs[self.queue].reclaim == "never":
             return False
-        own = queues.lack(self.queue, self.charge, self.state.now_ms, borrow=False)
-        return (own is None or own.vertex != self.queue) and any(
+        return beyond_own_quota(self.state, self.queue, self.charge) is None and any(
             queues.borrowed(queue, slot)
             for slot, _ in self.charge
             for queue in range(len(queues.specs))
@@ -380,16 +379,7 @@ class _Search:
 
     def _sources(self, contested: frozenset[int]) -> Sources:
         """The queues above their nominal quota from which the preemptor may take work back."""
-        found: Sources = {}
-        if not self._may_take_back():
-            return found
-        ancestors = set(self.state.queues.path[self.queue])
-        for queue, path in enumerate(self.state.queues.path):
-            below = [vertex for vertex in path if vertex not in ancestors]
-            for slot in sorted(contested):
-                if below and all(self.settled.borrowed(vertex, slot) for vertex in below):
-                    found.setdefault(queue, []).append(tuple((vertex, slot) for vertex in below))
-        return found
+        return sources(self.settled, self.queue, contested) if self._may_take_back() else {}
 
     # -- who, and at what cost ----------------------------------------------------------------------------------------
 
@@ -400,7 +390,7 @@ class _Search:
         rows = rows[view(w.preempting)[rows] == NONE]
         tier = self._tiers(rows, sources)
         rows, tier = rows[tier >= 0], tier[tier >= 0]
-        keep = ~self._thrashed(rows)
+        keep = ~self.rules.spares(SparingRule.THRASHED, rows)
         rows, tier = rows[keep], tier[keep]
         if not len(rows):
             return None
@@ -415,40 +405,18 @@ class _Search:
 
     def _tiers(self, rows: Rows, sources: Sources) -> Rows:
         """Tier of each row; -1 for those that are not to be touched."""
-        state = self.state
-        w, queues = state.workloads, state.queues
-        queue = view(w.queue)[rows]
-        lower = np.array(w.priority_value)[view(w.priority)[rows]] < self.value
-        own = ((queue == self.queue) | state.settings.preempt_across) & lower & _may_preempt_lower(state, self.row)
-        above = np.zeros(len(queues.specs), bool)
-        above[list(sources)] = True
-        other = above[queue]
-        if queues.specs[self.queue].reclaim == "lower_priority":
-            other &= lower
-        flags = view(w.flags)[rows]
-        burst = flags & ev.BURST > 0
-        expired = burst & np.array([self._burst_is_over(q) for q in range(len(queues.specs))], bool)[queue]
+        state, rules = self.state, self.rules
+        own, other = rules.lower_in_reach(rows), rules.taken_back(rows, sources)
+        flags = view(state.workloads.flags)[rows]
         overran = (flags & ev.BACKFILLED > 0) & (self._estimated_ends(rows) <= state.now_ms)
         tier = np.where(own, SacrificeTier.LOWER_PRIORITY, SacrificeTier.BORROWED)
-        tier[other & burst] = SacrificeTier.BURST
+        tier[other & (flags & ev.BURST > 0)] = SacrificeTier.BURST
         tier[overran] = SacrificeTier.OVERRUN_BACKFILL
-        tier[expired] = SacrificeTier.EXPIRED_BURST
-        least = np.array([spec.min_runtime_ms for spec in queues.specs], np.int64)[queue]
-        long_enough = (state.now_ms - view(w.started)[rows] >= least) | expired
-        evicted_at = view(w.evicted_at)[rows]
-        long_enough &= (evicted_at < 0) | (state.now_ms - evicted_at >= wl.MIN_TURN_MS)
-        preemptible = np.array([spec.preemptible for spec in w.priority_classes], bool)[view(w.priority)[rows]]
-        tier[~((own | other) & long_enough & preemptible)] = -1
+        tier[rules.expired_burst(rows)] = SacrificeTier.EXPIRED_BURST
+        tier[~(own | other)] = -1
+        for rule in STANDING_RULES:
+            tier[rules.spares(rule, rows)] = -1
         return tier
-
-    def _burst_is_over(self, queue: int) -> bool:
-        """True if the window of a burst that the queue has a part in has passed, and use is above the ceiling still."""
-        queues = self.state.queues
-        return any(
-            queues.burst_state(vertex, self.state.now_ms) != "burst" and bool(queues.burst_excess(vertex))
-            for vertex in queues.path[queue]
-            if vertex in queues.bursts
-        )
 
     def _estimated_ends(self, rows: Rows) -> Rows:
         """Cell time at which each would have ended by its estimate."""
@@ -457,25 +425,6 @@ class _Search:
         left = view(self.requests.bound_ms)[cls] - view(w.kept)[rows] - view(w.done)[rows]
         slowed = -(-left * view(self.requests.tasks)[cls] // view(w.tasks)[rows])
         return np.asarray(view(w.rated)[rows] + np.maximum(slowed, 1))
-
-    def _thrashed(self, rows: Rows) -> Rows:
-        """Workloads preempted so often lately that only a higher priority may do it again."""
-        w = self.state.workloads
-        marks = np.zeros(len(rows), bool)
-        for i in np.flatnonzero(view(w.evictions)[rows] >= THRASH).tolist():
-            row = int(rows[i])
-            marks[i] = w.value_at(row) >= self.value and self._recent_preemptions(row) >= THRASH
-        return marks
-
-    def _recent_preemptions(self, row: int) -> int:
-        w = self.state.workloads
-        count = 0
-        entry = w.history[row]
-        while entry != NONE and w.history_at[entry] > self.state.now_ms - HOUR_MS:
-            if w.history_what[entry] == wl.EVICTED:
-                count += w.history_detail[entry] & 255 in ev.PREEMPTIONS
-            entry = w.history_previous[entry]
-        return count
 
     def _costs(self, rows: Rows) -> Rows:
         """Lost work in milliseconds times millionths of the cell."""

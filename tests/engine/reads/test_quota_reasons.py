@@ -204,3 +204,21 @@ def test_lower_priorities_only() -> None:
     engine = lent("lower_priority")
     assert bars(engine) == ["queue a reclaims from lower priorities only; not lower: b0, b1, b2 and 1 more"]
     assert is_lifted_by(engine, "a", reclaim="any")
+
+
+def test_work_that_was_preempted_often_is_left_to_higher_priorities() -> None:
+    engine = tree(
+        QueueSpec(name="root"),
+        QueueSpec(name="a", parent="root", nominal=gpu(8)),
+        QueueSpec(name="b", parent="root", nominal=gpu(0)),
+    )
+    run(engine, "b", 8)
+    for number in range(3):
+        engine.command(submit(workload(f"a{number}", queue="a", gpu=8000)))
+        assert engine.workload(f"a{number}").state == "running"
+        engine.command(cmd.Cancel(ids=(f"a{number}",)))
+        engine.advance(engine.now_ms + 2 * S)
+        assert engine.workload("b0").state == "running"
+    assert bars(engine) == ["preempted 3 times within the last hour, so only a higher priority may do it again: b0"]
+    engine.advance(engine.now_ms + HOUR)
+    assert engine.workload("x").state != "queued"
