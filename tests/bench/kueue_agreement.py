@@ -1,4 +1,4 @@
-"""How far the model of Kueue agrees with Kueue: `kueue_agreement.py [--lives 300] [--first 0] [--minutes M] [--pods]`.
+"""How far the model of Kueue agrees with Kueue: `kueue_agreement.py [--lives 300] [--minutes M] [--pods] [--gpu]`.
 
 Random lives (`tests/differential/kueue`) are played on a real API server, job controller, scheduler and Kueue, and on
 the engine with the policy `kueue`. After each step has settled, who is admitted, with how many pods, on which flavor,
@@ -6,6 +6,8 @@ and who was preempted must be the same. A life counts up to the first step in wh
 on Kueue, which shows whether Kueue decides it the same way twice.
 
 What is over is told when it is interrupted, too.
+
+With `--gpu` no life has a topology, and every queue has quotas of two resources.
 
 Without `--pods` the jobs are managed by nobody, so that none has pods; Kueue does not look at these when it decides.
 """
@@ -26,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
 from tests.differential.kueue.agreement import LifeResult, kueue_room, results  # noqa: E402
-from tests.differential.kueue.lives import life  # noqa: E402
+from tests.differential.kueue.lives import life, with_gpu  # noqa: E402
 from tests.support.kubernetes_cluster import why_not  # noqa: E402
 
 
@@ -37,6 +39,7 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=32)
     parser.add_argument("--minutes", type=float, default=math.inf, help="after these no other life begins")
     parser.add_argument("--pods", action="store_true", help="jobs have pods, which are scheduled and run")
+    parser.add_argument("--gpu", action="store_true", help="queues have quotas of CPU and GPU")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     if reason := why_not():
@@ -48,7 +51,8 @@ def main() -> None:
         tempfile.TemporaryDirectory() as folder,
         kueue_room(Path(folder), pods=asked.pods) as place,
     ):
-        lives = [life(seed) for seed in range(asked.first, asked.first + asked.lives)]
+        seeds = range(asked.first, asked.first + asked.lives)
+        lives = [with_gpu(life(seed, topology=False)) if asked.gpu else life(seed) for seed in seeds]
         for result in results(place, lives, at_once=asked.at_once, seconds=60 * asked.minutes):
             found.append(result)
             _tell(result, len(found), len(lives))

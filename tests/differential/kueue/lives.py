@@ -15,6 +15,9 @@ LEVELS = ("block", "rack", "node")
 NODES = [(block, rack, node) for block in range(2) for rack in range(2) for node in range(2)]
 """Of one flavor in a life with a topology: (block, rack in it, node in it)."""
 NODE_CPU = 4
+GPU = "nvidia.com/gpu"
+Quota = tuple[int, int | None, int | None]
+"""Nominal, borrowing limit, lending limit; None: no limit."""
 
 
 class FlavorLimits(msgspec.Struct, frozen=True):
@@ -24,6 +27,8 @@ class FlavorLimits(msgspec.Struct, frozen=True):
     nominal: int
     borrowing: int | None
     lending: int | None
+    gpu: Quota | None = None
+    """None where the life knows no GPUs."""
 
 
 class LifeQueue(msgspec.Struct, frozen=True):
@@ -50,6 +55,8 @@ class LifeJob(msgspec.Struct, frozen=True):
     cpu: int
     least: int = 0
     topology: tuple[Literal["required", "preferred"], str] | None = None
+    gpu: int = 0
+    """Of each pod."""
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -60,7 +67,8 @@ class Step(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         asked = (
-            f"{job.name} to {job.queue}: {job.count}x{job.cpu}" + (f" least {job.least}" if job.least else "")
+            f"{job.name} to {job.queue}: {job.count}x{job.cpu}" + (f"+{job.gpu}" if job.gpu else "")
+            + (f" least {job.least}" if job.least else "")
             + f" priority {job.priority}" + (f" {' '.join(job.topology)}" if job.topology else "")
             for job in self.submit
         )  # fmt: skip
@@ -93,6 +101,25 @@ def life(seed: int, *, topology: bool | None = None, steps: int = 8) -> Life:
         cohorts = {"c0": "", "c1": ""} if dice.random() < 0.6 else {"top": "", "c0": "top", "c1": "top"}
     queues = tuple(_queue(dice, f"q{n}", cohorts, flavors, with_topology) for n in range(dice.randint(2, 6)))
     return Life(seed, with_topology, flavors, cohorts, queues, tuple(_steps(dice, queues, with_topology, steps)))
+
+
+def with_gpu(life: Life) -> Life:
+    """The life with a second resource in every quota, which some of its jobs ask for too."""
+    dice = random.Random(f"gpu {life.seed}")
+    replace = msgspec.structs.replace
+
+    def quota() -> Quota:
+        nominal = dice.choice((0, 2, 2, 4, 4, 6))
+        return nominal, dice.choice((None, None, 0, 2, 4)), dice.choice((None, None, None, nominal, nominal // 2, 0))
+
+    def having(queue: LifeQueue) -> LifeQueue:
+        return replace(queue, flavors=tuple(replace(limits, gpu=quota()) for limits in queue.flavors))
+
+    def asking(job: LifeJob) -> LifeJob:
+        return replace(job, gpu=dice.choice((0, 0, 1, 1, 2)))
+
+    steps = tuple(replace(step, submit=tuple(map(asking, step.submit))) for step in life.steps)
+    return replace(life, queues=tuple(map(having, life.queues)), steps=steps)
 
 
 def _queue(

@@ -24,12 +24,14 @@ from engine.model.specs import (
     WorkloadSpec,
 )
 from engine.scheduling.kueue_cycles import MAX_STOPS
-from tests.differential.kueue.lives import NODE_CPU, NODES, Life, LifeJob, LifeQueue, Step
+from tests.differential.kueue.lives import NODE_CPU, NODES, FlavorLimits, Life, LifeJob, LifeQueue, Step
 from tests.differential.kueue.objects import LifeObjects
 from tests.differential.kueue.verdicts import Verdict, Verdicts, without_end
 
 STEP_MS = 10_000
 AMPLE_CPU = 1_000
+AMPLE_NODES, NODE_GPU = 32, 8
+"""Nodes of a flavor where there is no topology, and devices of each node: more than a life can ask for."""
 
 
 class MusterSide:
@@ -82,16 +84,15 @@ class MusterSide:
 
 
 def cell(life: Life) -> CellSpec:
-    pools = tuple(
-        PoolSpec(name=flavor, capacity=Resources(cpu_milli=1000 * (NODE_CPU if life.topology else AMPLE_CPU)))
-        for flavor in life.flavors
-    )
+    cpu = NODE_CPU if life.topology else AMPLE_CPU
+    capacity = Resources(cpu_milli=1000 * cpu, gpu_milli=1000 * NODE_GPU)
+    pools = tuple(PoolSpec(name=flavor, capacity=capacity, gpu_model="any") for flavor in life.flavors)
     nodes = tuple(
         NodeSpec(
             id=f"{flavor}-{block}{rack}{node}", pool=flavor, block=f"{flavor}{block}", rack=f"{flavor}{block}{rack}"
         )
         for flavor in life.flavors
-        for block, rack, node in (NODES if life.topology else NODES[:1])
+        for block, rack, node in (NODES if life.topology else [(0, 0, node) for node in range(AMPLE_NODES)])
     )
     cohorts = sorted(life.cohorts, key=lambda name: life.cohorts[name] != "")
     return CellSpec(
@@ -106,32 +107,28 @@ def cell(life: Life) -> CellSpec:
 
 
 def queue(life: Life, spec: LifeQueue) -> QueueSpec:
-    def limit(quantity: int | None) -> dict[str, int]:
-        return {} if quantity is None else {"cpu_milli": 1000 * quantity}
-
-    made = QueueSpec(
-        name=spec.name,
-        parent=spec.cohort,
-        flavors=tuple(
-            FlavorQuota(
-                pool=each.flavor,
-                nominal=limit(each.nominal),
-                borrowing_limit=limit(each.borrowing),
-                lending_limit=limit(each.lending),
-            )
-            for each in spec.flavors
-        ),
-    )
+    made = QueueSpec(name=spec.name, parent=spec.cohort, flavors=tuple(map(quota, spec.flavors)))
     objects = LifeObjects(life, "", "", pods=False)
     return with_rules(made, msgspec.convert(objects.cluster_queue(spec)[1]["spec"], ClusterQueueSpec))
 
 
+def quota(limits: FlavorLimits) -> FlavorQuota:
+    given: dict[str, dict[str, int]] = {"nominal": {}, "borrowing_limit": {}, "lending_limit": {}}
+    cpu = limits.nominal, limits.borrowing, limits.lending
+    for resource, values in (("cpu_milli", cpu), ("gpu_milli", limits.gpu or (None, None, None))):
+        for name, value in zip(given, values, strict=True):
+            if value is not None:
+                given[name][resource] = 1000 * value
+    return FlavorQuota(pool=limits.flavor, **given)
+
+
 def workload(job: LifeJob) -> WorkloadSpec:
+    request = Resources(cpu_milli=1000 * job.cpu, gpu_milli=1000 * job.gpu)
     return WorkloadSpec(
         id=job.name,
         queue=job.queue,
         priority_class=f"p{job.priority}",
-        groups=(TaskGroup(count=job.count, min_count=job.least, request=Resources(cpu_milli=1000 * job.cpu)),),
+        groups=(TaskGroup(count=job.count, min_count=job.least, request=request),),
         topology=TopologyRequest(**{job.topology[0]: job.topology[1]}) if job.topology else None,
         simulated_runtime_ms=10**12,
     )

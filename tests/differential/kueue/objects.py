@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.differential.kueue.lives import FLAVORS, NODE_CPU, NODES, FlavorLimits, Life, LifeJob, LifeQueue
+from tests.differential.kueue.lives import FLAVORS, GPU, NODE_CPU, NODES, FlavorLimits, Life, LifeJob, LifeQueue, Quota
 
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 BLOCK, RACK, HOST = "life.test/block", "life.test/rack", "kubernetes.io/hostname"
@@ -33,7 +33,8 @@ def nodes(places: int) -> list[Object]:
 
 
 def _node(name: str, labels: dict[str, str], cpu: int) -> Object:
-    return {"name": name, "labels": labels, "capacity": {"cpu": str(cpu), "memory": "1Ti", "pods": "100000"}}
+    capacity = {"cpu": str(cpu), "memory": "1Ti", "pods": "100000", GPU: str(cpu)}
+    return {"name": name, "labels": labels, "capacity": capacity}
 
 
 def _flavor_labels(place: str, flavor: str) -> dict[str, str]:
@@ -96,7 +97,10 @@ class LifeObjects:
             "cohortName": self.name(queue.cohort),
             "namespaceSelector": {},
             "resourceGroups": [
-                {"coveredResources": ["cpu"], "flavors": [self._limits(each) for each in queue.flavors]}
+                {
+                    "coveredResources": ["cpu", *([GPU] if any(each.gpu for each in queue.flavors) else [])],
+                    "flavors": [self._limits(each) for each in queue.flavors],
+                }
             ],
             "preemption": {
                 "withinClusterQueue": queue.within,
@@ -111,12 +115,10 @@ class LifeObjects:
         return _kueue("ClusterQueue", "clusterqueues", self.name(queue.name), spec=spec)
 
     def _limits(self, limits: FlavorLimits) -> Object:
-        quota: Object = {"name": "cpu", "nominalQuota": str(limits.nominal)}
-        if limits.borrowing is not None:
-            quota["borrowingLimit"] = str(limits.borrowing)
-        if limits.lending is not None:
-            quota["lendingLimit"] = str(limits.lending)
-        return {"name": self.name(limits.flavor), "resources": [quota]}
+        resources = [_quota("cpu", (limits.nominal, limits.borrowing, limits.lending))]
+        if limits.gpu is not None:
+            resources.append(_quota(GPU, limits.gpu))
+        return {"name": self.name(limits.flavor), "resources": resources}
 
     def _local_queue(self, queue: LifeQueue) -> Placed:
         spec = {"clusterQueue": self.name(queue.name)}
@@ -128,7 +130,9 @@ class LifeObjects:
         asked = (
             {f"kueue.x-k8s.io/podset-{job.topology[0]}-topology": LEVEL_LABELS[job.topology[1]]} if job.topology else {}
         )
-        container = {"name": "main", "image": "none", "resources": {"requests": {"cpu": str(job.cpu)}}}
+        gpus = {GPU: str(job.gpu)} if job.gpu else {}
+        resources = {"requests": {"cpu": str(job.cpu), **gpus}, "limits": gpus}
+        container = {"name": "main", "image": "none", "resources": resources}
         return f"/apis/batch/v1/namespaces/{self.space}/jobs", {
             "apiVersion": "batch/v1",
             "kind": "Job",
@@ -154,3 +158,13 @@ class LifeObjects:
             *(f"{KUEUE}/cohorts/{self.name(cohort)}" for cohort in self.life.cohorts),
             *(f"{KUEUE}/resourceflavors/{self.name(flavor)}" for flavor in self.life.flavors),
         ]
+
+
+def _quota(resource: str, quota: Quota) -> Object:
+    nominal, borrowing, lending = quota
+    found: Object = {"name": resource, "nominalQuota": str(nominal)}
+    if borrowing is not None:
+        found["borrowingLimit"] = str(borrowing)
+    if lending is not None:
+        found["lendingLimit"] = str(lending)
+    return found
