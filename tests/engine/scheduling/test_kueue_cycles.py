@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from invariants import check_state
-from random_cells import SOME, Fork, Life, Names, Pass, lives
+from random_cells import SOME, Adopt, Fork, Life, Names, Pass, lives
 
 from engine.control import Engine
 from engine.model.commands import Cancel, HoldQueues, OpenQueues, SetPolicy, Submit
@@ -193,6 +193,7 @@ def test_random_lives_keep_the_invariants_and_are_the_same_twice(seed: int) -> N
     for step in spec.steps:
         assert one.play(step) == other.play(step)
         check_state(one.engine.state)
+        check_followed(one.engine.state, one.engine.scheduler._kueue)
 
 
 # -- what is followed -------------------------------------------------------------------------------------------------
@@ -210,11 +211,17 @@ kueue_rules = st.builds(
 
 @st.composite
 def kueue_lives(draw: st.DrawFn) -> Life:
-    """Any life, in a cell whose queues have rules of Kueue and no bursts."""
+    """Any life, in a cell whose queues have rules of Kueue and no bursts. What would take it to another policy for good
+    brings it back as often."""
     life = draw(lives(policies=("kueue",)))
     queues = (msgspec.structs.replace(each, kueue=draw(kueue_rules), burst=None) for each in life.cell.queues)
     cell = msgspec.structs.replace(life.cell, queues=tuple(queues))
-    return Life(cell, life.policy, life.faults, life.seed, life.operations)
+    back = Adopt(SetPolicy(policy="kueue"))
+    operations = (
+        back if isinstance(each, Adopt) and isinstance(each.command, SetPolicy) and draw(st.booleans()) else each
+        for each in life.operations
+    )
+    return Life(cell, life.policy, life.faults, life.seed, tuple(operations))
 
 
 @SOME
