@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import random
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -30,7 +31,7 @@ from engine.journal.database import Place
 from engine.journal.event_journal import Beside, Journal, Memory
 from engine.journal.outside_readers import StandbyResult
 from engine.journal.postgres_store import Lease
-from engine.journal.tables import Estimate
+from engine.journal.tables import MAX_ESTIMATES, Estimate
 from engine.model import events as ev
 from engine.model.columns import view
 from engine.model.commands import AnyCommand, Command, Define, Observe, Receipt, Submit
@@ -127,8 +128,8 @@ class Engine:
         """Without a journal: the rows beside the events, as soon as there are any."""
         self._beside: Beside | None = None
         """Rows to be written with the present turn."""
-        self._estimates: list[Estimate] = []
-        """Start estimates that were shown, where there is no journal to keep them."""
+        self._estimates: deque[Estimate] = deque(maxlen=MAX_ESTIMATES)
+        """Start estimates to be scored, where there is no journal to keep them."""
         self._stale = False
         """The state holds what the journal refused, and must be read again before the next change."""
         self._adopt(state)
@@ -806,7 +807,7 @@ class Engine:
         self.agents.leases.opened_ms = origin.agents.leases.opened_ms
 
     def keep_estimates(self, estimates: list[Estimate]) -> None:
-        """Remember what was foretold to somebody, durably where there is a journal. Raises JournalError."""
+        """Remember what was foretold, durably where there is a journal. Raises JournalError."""
         if not estimates:
             return
         if self._journal is None:
@@ -814,9 +815,9 @@ class Engine:
         else:
             self._journal.keep_estimates(estimates)
 
-    def estimates(self) -> list[Estimate]:
-        """All that were foretold, oldest first. Raises JournalError."""
-        return list(self._estimates) if self._journal is None else self._journal.estimates()
+    def estimates(self, newest: int = MAX_ESTIMATES) -> list[Estimate]:
+        """The last so many that were foretold, oldest first. Raises JournalError."""
+        return list(self._estimates)[-newest:] if self._journal is None else self._journal.estimates(newest)
 
     # -- questions ----------------------------------------------------------------------------------------------------
 

@@ -40,6 +40,8 @@ TIDY_S = 0.002
 """Wall seconds, of each turn, in which memory is made ready for quick forks."""
 TIDY_EVERY_S = 5.0
 """Wall seconds until the next look at the memory, once all of it is ready."""
+MIN_KEEP_SHARE = 50
+"""A start forecast that was kept is followed by a pause of so many times what it took, however fast time runs."""
 KEEP_TIME_S = 60.0
 """Wall seconds after which the time is recorded although nothing happened."""
 RETRY_S = 1.0
@@ -74,7 +76,7 @@ class EngineLoop:
         """The reason why the thread ended unasked; empty while all is well."""
         self.twins = Twins(engine)
         """What-ifs and start estimates. `start` is for the engine's thread; call the rest from any."""
-        self.copies = Copies(engine)
+        self.copies = Copies(engine, {"start_forecast": self.twins.starts.of_workload})
         self._pages = Pages()
         self._feed = feed
         self._next: tuple[int, WorkloadSpec | AnyCommand] | None = None
@@ -130,8 +132,8 @@ class EngineLoop:
             ) from None
 
     def read(self, what: str, *arguments: object, least_version: int = 0) -> Any:
-        """The answer of the engine's method of that name, of that version or a later one; raises what it raises. A copy
-        of a large cell answers, as of a moment ago; the engine of a small one answers between turns.
+        """The engine's answer to a question, of that version or a later one; raises what it raises. A copy of a large
+        cell answers, as of a moment ago; the engine of a small one answers between turns.
         """
         found = self.copies.ask(what, arguments, least_version)
         if found is None and self.copies.beside:
@@ -139,7 +141,7 @@ class EngineLoop:
             self.call(lambda _: self.copies.refresh())
             found = self.copies.ask(what, arguments, least_version)
         if found is None:
-            return self.call(lambda engine: getattr(engine, what)(*arguments))
+            return self.call(lambda _: self.copies.answers.direct(what, arguments))
         return decoded(what, found)
 
     def wait_version(self, after: int, timeout_s: float) -> int:
@@ -170,8 +172,12 @@ class EngineLoop:
 
     def _turns(self) -> None:
         last = kept = awake_or_asleep_s()
-        retry_at = tidy_at = 0.0
+        retry_at = tidy_at = keep_at = 0.0
         while not self._stopping:
+            begun = awake_or_asleep_s()
+            # Before anybody is answered: a copy of this process cannot read the record.
+            if begun >= keep_at and self.twins.starts.keep():
+                keep_at = begun + MIN_KEEP_SHARE * (awake_or_asleep_s() - begun)
             self._take_calls()
             if self.twins.children:
                 self.twins.poll()

@@ -44,6 +44,7 @@ from engine.model.reports import (
     Showback,
     ShowbackRequest,
 )
+from engine.model.twin_queries import StartForecast
 from engine.twin import forks
 
 LARGE = 20_000
@@ -80,6 +81,7 @@ _ANSWERS: dict[str, Any] = {
     "query": Page,
     "overview": Overview,
     "workload": WorkloadDetail,
+    "start_forecast": StartForecast | None,
     "node": NodeDetail,
     "queue": QueueDetail,
     "find": tuple[Named, ...],
@@ -100,6 +102,7 @@ _ANSWERS: dict[str, Any] = {
 _ASKED_WITH: dict[str, Any] = {
     "query": tuple[Query],
     "workload": tuple[str],
+    "start_forecast": tuple[str],
     "node": tuple[str],
     "queue": tuple[str],
     "find": tuple[str, tuple[str, ...], int],
@@ -128,7 +131,7 @@ def _consolidation(engine: Engine, request: ConsolidationRequest) -> Consolidati
 
 _SEARCHES: dict[str, Callable[..., Any]] = {"unblocking": _unblocking, "consolidation": _consolidation}
 """Answered by the twin, on forks of the copy; all other questions by the engine's method of that name."""
-_ASKED_AGAIN = frozenset(("query", "overview", "workload", "node", "queue", "topology"))
+_ASKED_AGAIN = frozenset(("query", "overview", "workload", "start_forecast", "node", "queue", "topology"))
 
 
 class Urgency(IntEnum):
@@ -212,7 +215,7 @@ class OpenLane:
 class Copy:
     """The engine as it was, in a process of its own."""
 
-    def __init__(self, engine: Engine, ahead: tuple[bytes, ...] = ()) -> None:
+    def __init__(self, engine: Engine, answers: Answers, ahead: tuple[bytes, ...] = ()) -> None:
         """`ahead`: what is likely to be asked. On the engine's thread. Raises OSError when there is no process or
         memory to be had."""
         begun = time.monotonic()
@@ -224,7 +227,7 @@ class Copy:
         lanes = [self.many.theirs.detach(), *(lane.theirs.detach() for lane in self.lanes.values())]
         try:
             self._worker = forks.start(
-                lambda report: serve(Answers(engine), lanes, ahead, report), _LIFE_S, keep=tuple(lanes), niceness=0
+                lambda report: serve(answers, lanes, ahead, report), _LIFE_S, keep=tuple(lanes), niceness=0
             )
         finally:
             for lane in lanes:
@@ -317,8 +320,11 @@ class Copies:
     for any.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, more: Mapping[str, Callable[..., Any]] | None = None) -> None:
+        """`more`: as of Answers."""
         self._engine = engine
+        self.answers = Answers(engine, more)
+        """The engine's own, for the engine's thread; a copy has them as they were."""
         self._copy: Copy | None = None
         self._coming: Copy | None = None
         """Takes its place when it is ready."""
@@ -449,7 +455,7 @@ class Copies:
             if at > since and len(ahead) < AHEAD:
                 ahead.setdefault(together, frame)
         try:
-            return Copy(self._engine, tuple(ahead.values()))
+            return Copy(self._engine, self.answers, tuple(ahead.values()))
         except OSError:
             return None
 
@@ -549,7 +555,7 @@ class Answers:
         what, raw = msgspec.msgpack.decode(frame, type=tuple[str, msgspec.Raw])
         try:
             arguments = msgspec.msgpack.decode(raw, type=_ASKED_WITH.get(what, tuple[()]))
-            found = self._answer_to(what, arguments)
+            found = self.direct(what, arguments)
             return b"+" + msgspec.json.encode(found)
         except MusterError as error:
             told = {"code": error.code, "problem": error.problem, "remedy": error.remedy}
@@ -561,7 +567,8 @@ class Answers:
             # A defect: the engine is asked the same, and says so where it belongs.
             return b"?"
 
-    def _answer_to(self, what: str, arguments: tuple[Any, ...]) -> Any:
+    def direct(self, what: str, arguments: tuple[Any, ...]) -> Any:
+        """The answer, worked out anew. Raises what the engine would."""
         if what in self._more:
             return self._more[what](*arguments)
         search = _SEARCHES.get(what)

@@ -579,7 +579,8 @@ class Conversation:
     def _why(self, workload: str) -> None:
         view = self.client().workload(workload)
         unblocking = self.client().unblocking(workload) if view.reasons else None
-        for line in spoken_sections(status_sections(view, WIDTH, unblocking)):
+        starts = self.client().start_forecast(workload) if view.reasons else None
+        for line in spoken_sections(status_sections(view, WIDTH, unblocking, starts)):
             self.say(line.text)
 
     def _follow(self) -> None:

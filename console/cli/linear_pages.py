@@ -201,7 +201,8 @@ def _workload_columns(connect: Callable[[], Client], workload_id: str) -> Sequen
         processes=client.processes(workload_id) if view.run is not None else None,
     )
     unblocking = client.unblocking(workload_id) if view.reasons else None
-    return workload_columns(view, WIDTH, unblocking, client.estimate(workload_id), context)
+    starts = client.start_forecast(workload_id) if view.reasons else None
+    return workload_columns(view, WIDTH, unblocking, client.estimate(workload_id), context, starts)
 
 
 def findings(client: Callable[[], Client]) -> list[SpokenLine]:

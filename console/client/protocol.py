@@ -39,7 +39,7 @@ from engine.model.reports import (
     Showback,
     ShowbackRequest,
 )
-from engine.model.twin_queries import MAX_STRETCH, Ask, RunStatus, ScoreReport
+from engine.model.twin_queries import MAX_STRETCH, Ask, RunStatus, ScoreReport, StartForecast
 from recommender.estimates.queries import (
     Forecast,
     ForecastRequest,
@@ -220,7 +220,14 @@ class CellQuestions(Asking):
         Waits up to `wait_s` seconds for there to be some.
         """
 
-    @asks("GET", "/v1/workloads/{id:path}")
+    @asks("GET", "/v1/workloads/{id:path}/start", copied=True)
+    def start_forecast(self, workload_id: str) -> StartForecast | None:
+        """When a workload that waits may start, told at once.
+
+        None where it does not wait. The twin refines it: an AskStart.
+        """
+
+    @asks("GET", "/v1/workloads/{id:path}", copied=True)
     def workload(self, workload_id: str) -> WorkloadDetail:
         """A workload, and why it waits."""
 

@@ -126,9 +126,11 @@ class AgentTools:
         return page_of(self._client, kind, filter, limit)
 
     def why(self, id: str) -> Any:
-        """Why a workload waits, by rule and numbers, and one change that would start it, tried on a fork."""
-        view = self._client.workload(id)
-        return {"workload": view, "unblocking": self._client.unblocking(id) if view.reasons else None}
+        """Why a workload waits, by rule and numbers, when it may start, and one change that starts it, as tried."""
+        view, client = self._client.workload(id), self._client
+        if not view.reasons:
+            return {"workload": view, "starts": None, "unblocking": None}
+        return {"workload": view, "starts": client.start_forecast(id), "unblocking": client.unblocking(id)}
 
     def eta(self, id: str, horizon: Annotated[str, "how far to run ahead, such as 24h"] = "24h") -> Any:
         """When a waiting workload starts: p10, p50 and p90 from runs of the twin, and what decides it."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 WHY = (
     "version", "now_ms", "id", "state", "since_ms", "queue", "position", "reasons", "waits_for", "start_not_before_ms",
-    "promised_start_ms", "forecast",
+    "promised_start_ms",
 )  # fmt: skip
 """Fields of a workload that `muster why --json` gives."""
 WIDTH = 78
@@ -134,12 +134,13 @@ def why(arguments: argparse.Namespace) -> None:
         view = client.workload(arguments.id)
         likely = client.estimate(arguments.id)
         unblocking = client.unblocking(arguments.id) if view.reasons else None
+        starts = client.start_forecast(arguments.id) if view.reasons else None
         job = mirrored(client, arguments.id)
     if arguments.json:
         shown = {name: getattr(view, name) for name in WHY}
-        write_json({**shown, "unblocking": unblocking, "estimate": likely, "mirrored": job})
+        write_json({**shown, "forecast": starts, "unblocking": unblocking, "estimate": likely, "mirrored": job})
         return
-    state, *reasons = status_sections(view, WIDTH, unblocking)
+    state, *reasons = status_sections(view, WIDTH, unblocking, starts)
     sections = [
         state._replace(title=printable(view.id)),
         *([] if job is None else [job_section(job, WIDTH)]),
@@ -225,8 +226,9 @@ def _workload_lines(client: Client, workload_id: str) -> list[str]:
     from console.views.workload import workload_sections
 
     view, likely = client.workload(workload_id), client.estimate(workload_id)
+    starts = client.start_forecast(workload_id) if view.reasons else None
     title = f"{printable(view.id)}  {printable(view.name)}".rstrip()
-    return [title, "", *section_lines(workload_sections(view, likely, WIDTH))]
+    return [title, "", *section_lines(workload_sections(view, likely, WIDTH, starts))]
 
 
 def _all_rows(client: Client, query: Query, limit: int) -> Page:

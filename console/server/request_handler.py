@@ -167,7 +167,7 @@ class ReplicaReads:
             if found is not None:
                 return found
         answer, version = await on_engine(
-            self._loop, lambda engine: (getattr(engine, what)(*arguments), engine.version)
+            self._loop, lambda engine: (self._loop.copies.answers.direct(what, arguments), engine.version)
         )
         return CachedBody(msgspec.json.encode(answer), version)
 

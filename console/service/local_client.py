@@ -38,7 +38,7 @@ from console.service.telemetry import Archive
 from console.service.this_machine import RunOutput
 from console.service.token_store import Tokens
 from engine.model.consolidation_queries import Consolidation, ConsolidationRequest
-from engine.model.details import Unblocking, WorkloadDetail
+from engine.model.details import Unblocking
 from engine.model.errors import MusterError, NotFoundError, UnreachableError
 from engine.model.list_queries import Named, Page, Query
 from engine.model.overviews import Changes
@@ -328,13 +328,6 @@ class LocalClient(Client):
         # As with `unblocking`: the engine is held up for one fork.
         twin = self._loop.call(lambda engine: engine.fork())
         return plan(twin, request)
-
-    def workload(self, workload_id: str) -> WorkloadDetail:
-        found: WorkloadDetail = self._read("workload", workload_id)
-        if not found.reasons:
-            return found
-        forecast = self._loop.call(lambda _: self._loop.twins.starts.show(workload_id))
-        return msgspec.structs.replace(found, forecast=forecast)
 
     def estimate(self, workload_id: str) -> RuntimeEstimate | None:
         return self._advisor.estimate(workload_id)

@@ -21,11 +21,11 @@ from engine.read_replica import decoded
 if TYPE_CHECKING:
     from console.service.local_client import LocalClient
     from engine.external.mirror_report import Mirrored
-    from engine.model.details import WorkloadDetail
     from engine.model.external_cells import IntentsReport
     from engine.model.list_queries import Named
     from engine.model.overviews import Changes
     from engine.model.past_queries import CellDifference, DifferenceRequest
+    from engine.model.twin_queries import StartForecast
     from engine.past.replicas import PastReplicas
     from recommender.history.metrics import History, HistoryRequest
 
@@ -93,12 +93,12 @@ class PastClient(Client):
         found: IntentsReport = self._asked("intents", limit)
         return found
 
-    def workload(self, workload_id: str) -> WorkloadDetail:
-        found: WorkloadDetail = self._asked("workload", workload_id)
-        return found
-
     def estimate(self, workload_id: str) -> RuntimeEstimate | None:
         """None: what was known of its like by then is not kept."""
+        return None
+
+    def start_forecast(self, workload_id: str) -> StartForecast | None:
+        """None: what was foreseen by then is not kept."""
         return None
 
     def mirrored(self, workload_id: str) -> Mirrored:

@@ -167,8 +167,7 @@ def _subject(figure: Figure) -> str:
 
 def eta_lines(view: StartEstimate) -> list[str]:
     """The distribution of the start, its lower bound, and what decides it."""
-    pairs = forecast_facts(view.forecast, view.at_ms)
-    pairs.append(("run ahead", start(view.start, view.at_ms, view.horizon_ms)))
+    pairs = _start_facts(view)
     if view.start is not None and view.start.p50_ms is not None:
         pairs.append(("median at", f"{timestamp(view.start.p50_ms)} UTC"))
     soonest = _soonest(view)
@@ -183,6 +182,18 @@ def eta_lines(view: StartEstimate) -> list[str]:
         *lines,
         *(["what decides it", *(f"  {driver(d, view.at_ms)}" for d in view.drivers)] if view.drivers else []),
     ]
+
+
+def _start_facts(view: StartEstimate) -> list[tuple[str, str]]:
+    """The start: as told at once, and as simulated runs refine it as soon as they are enough for quantiles."""
+    told = forecast_facts(view.forecast, view.at_ms)
+    if view.start is None or not view.seeds:
+        return told
+    ahead = start(view.start, view.at_ms, view.horizon_ms)
+    if view.start.chance_permille is None:
+        return [*told, ("run ahead", ahead)]
+    refined = ("starts", f"{ahead}, refined by {view.seeds:,} simulated runs")
+    return [refined, *(("at first", f"{text}, by the line ahead") for _, text in told[:1]), *told[1:]]
 
 
 def _soonest(view: StartEstimate) -> str:
@@ -355,10 +366,7 @@ def _start_line(move: StartFigure, view: Outlook, width: int) -> Line:
 
 def eta_section(view: StartEstimate, width: int) -> Section:
     """The start estimate of one workload, for its page."""
-    lines = [Line(((fit(label, 12), "dim"), (text, ""))) for label, text in forecast_facts(view.forecast, view.at_ms)]
-    if view.seeds:
-        ahead = start(view.start, view.at_ms, view.horizon_ms)
-        lines.append(Line((("run ahead   ", "dim"), (ahead, "accent"))))
+    lines = [Line(((fit(label, 12), "dim"), (text, ""))) for label, text in _start_facts(view)]
     soonest = _soonest(view)
     if soonest:
         lines.append(Line((("not before  ", "dim"), (soonest, ""))))

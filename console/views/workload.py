@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from console.actions.registry import ConsoleAction, Context
     from console.client.protocol import RuntimeEstimate
     from engine.external.mirror_report import Mirrored
+    from engine.model.twin_queries import StartForecast
 
 
 SHOWN = 12
@@ -391,11 +392,12 @@ def workload_columns(
     unblocking: Unblocking | None = None,
     likely: RuntimeEstimate | None = None,
     beside: WorkloadContext | None = None,
+    starts: StartForecast | None = None,
 ) -> tuple[list[Section], list[Section]]:
     """Left: how it stands, why it waits and what would end that, where its time and money went, what it asked for.
     Right: where it runs, what it hangs together with, what happened. What is not known yet is not there."""
     beside = beside or WorkloadContext()
-    state, *why = status_sections(view, width, unblocking)
+    state, *why = status_sections(view, width, unblocking, starts)
     left = [
         state,
         *process_sections(view, beside.processes, width),
@@ -416,10 +418,12 @@ def workload_columns(
     return left, right
 
 
-def workload_sections(view: WorkloadDetail, likely: RuntimeEstimate | None, width: int) -> list[Section]:
+def workload_sections(
+    view: WorkloadDetail, likely: RuntimeEstimate | None, width: int, starts: StartForecast | None = None
+) -> list[Section]:
     """The facts of the workload itself, as its page has them, in one column: for the shell."""
     return [
-        *status_sections(view, width),
+        *status_sections(view, width, starts=starts),
         *timeline(view.history, view.now_ms, width),
         *money_section(view, likely),
         _request(view, width),
@@ -429,9 +433,12 @@ def workload_sections(view: WorkloadDetail, likely: RuntimeEstimate | None, widt
     ]
 
 
-def status_sections(view: WorkloadDetail, width: int, unblocking: Unblocking | None = None) -> list[Section]:
-    """State of the workload; where it waits also the reasons, and a change that was found to end that."""
-    return [_workload_state(view), *_reasons(view, unblocking, width)]
+def status_sections(
+    view: WorkloadDetail, width: int, unblocking: Unblocking | None = None, starts: StartForecast | None = None
+) -> list[Section]:
+    """State of the workload; where it waits also when it may start, the reasons, and a change that was found to end
+    that."""
+    return [_workload_state(view, starts), *_reasons(view, unblocking, width)]
 
 
 def run_time_section(likely: RuntimeEstimate | None, width: int) -> Section:
@@ -446,7 +453,7 @@ def run_time_section(likely: RuntimeEstimate | None, width: int) -> Section:
     return Section("How long it runs", tuple(lines))
 
 
-def _workload_state(view: WorkloadDetail) -> Section:
+def _workload_state(view: WorkloadDetail, starts: StartForecast | None) -> Section:
     glyph, tone = state_look(view.state)
     since = f"for {duration(view.now_ms - view.since_ms)}, since {timestamp(view.since_ms)} UTC"
     lines = [Line(((f"{glyph} {printable(view.state)}", tone), (f"  {since}", "dim")))]
@@ -456,9 +463,9 @@ def _workload_state(view: WorkloadDetail) -> Section:
         away = duration(max(0, view.start_not_before_ms - view.now_ms))
         lines.append(fact("not before", f"in {away}, {timestamp(view.start_not_before_ms)} UTC"))
         lines.append(text_line(f"{'':11}{BOUND}", "dim"))
-    elif view.reasons and view.promised_start_ms is None and view.forecast is None:
+    elif view.reasons and view.promised_start_ms is None and starts is None:
         lines.append(fact("not before", "unknown", "dim"))
-    lines += [fact(label, text) for label, text in forecast_facts(view.forecast, view.now_ms)]
+    lines += [fact(label, text) for label, text in forecast_facts(starts, view.now_ms)]
     lines.append(fact("submitted", f"{timestamp(view.submitted_ms)} UTC"))
     if view.promised_start_ms is not None:
         lines.append(fact("promised", f"{timestamp(view.promised_start_ms)} UTC"))

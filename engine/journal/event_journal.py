@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, func, insert, select
 from sqlalchemy.exc import DatabaseError
 
 from engine.journal import sqlite_store, tables
 from engine.journal.database import Place, SqliteFile, place_of
 from engine.journal.sqlite_store import FileStore
-from engine.journal.tables import Batch, Estimate, Head, Snapshot, table_of
+from engine.journal.tables import MAX_ESTIMATES, Batch, Estimate, Head, Snapshot, table_of
 from engine.model import events as ev
 from engine.model.errors import JournalCorrupt
 
@@ -248,19 +248,22 @@ class Journal:
             connection.execute(table.delete().where(table.c.version < oldest))
 
     def keep_estimates(self, estimates: list[Estimate]) -> None:
-        """Store what was foretold. Not part of the record: nothing is replayed from it."""
+        """Store what was foretold, and drop the oldest beyond MAX_ESTIMATES. Nothing is replayed from it."""
         rows = [estimate.model_dump(exclude={"id"}) for estimate in estimates]
+        table = table_of(Estimate)
         with self._store.writing() as connection:
-            connection.execute(insert(table_of(Estimate)), rows)
+            connection.execute(insert(table), rows)
+            newest = connection.execute(select(func.max(table.c.id))).scalar_one()
+            connection.execute(table.delete().where(table.c.id <= newest - MAX_ESTIMATES))
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
-    def estimates(self) -> list[Estimate]:
-        """All that were kept, oldest first."""
+    def estimates(self, newest: int = MAX_ESTIMATES) -> list[Estimate]:
+        """The last so many that were kept, oldest first."""
         table = table_of(Estimate)
         with self._store.reading() as connection:
-            rows = connection.execute(select(table).order_by(table.c.id)).mappings().all()
-        return [Estimate(**row) for row in rows]
+            rows = connection.execute(select(table).order_by(table.c.id.desc()).limit(newest)).mappings().all()
+        return [Estimate(**row) for row in reversed(rows)]
 
     def load(self, *, use_snapshot: bool = True) -> tuple[dict[str, Any] | None, Iterator[list[ev.AnyEvent]]]:
         """The newest snapshot, and the batches after it. Verifies both; raises JournalCorrupt."""

@@ -59,8 +59,12 @@ class Head(SQLModel, table=True):
     seed: int = Field(sa_type=BIG)
 
 
+MAX_ESTIMATES = 20_000
+"""Of more the oldest are dropped."""
+
+
 class Estimate(SQLModel, table=True):
-    """A start that was foretold to somebody. No part of the state: it is only compared with what happened."""
+    """A start that was foretold. No part of the state: it is only compared with what happened."""
 
     __tablename__ = "estimate"
     id: int | None = Field(default=None, primary_key=True)
@@ -80,7 +84,9 @@ class Estimate(SQLModel, table=True):
     p90_ms: int | None = Field(sa_type=BIG)
     chance_permille: int
     line_ms: int | None = Field(default=None, sa_type=BIG)
-    """Of a forecast that was told at once: the wait before earlier ones corrected it."""
+    """Of a forecast without a run: the expected wait, of which its quantiles were made."""
+    waits: str | None = None
+    """The same: what that was made of (`engine.twin.start_regression.LineWaits`), as JSON."""
 
 
 def table_of(model: type[SQLModel]) -> Any:
@@ -121,7 +127,7 @@ class Migration(NamedTuple):
     """(dialect, SQL)"""
 
 
-_LATER = ("line_ms",)
+_LATER = ("line_ms", "waits")
 """Columns of estimates that came after the table."""
 _FIRST_ESTIMATE = Table(
     "estimate",
@@ -139,6 +145,13 @@ MIGRATIONS = (
         statements=(
             ("sqlite", "ALTER TABLE estimate ADD COLUMN line_ms BIGINT"),
             ("postgresql", "ALTER TABLE estimate ADD COLUMN line_ms BIGINT"),
+        ),
+    ),
+    Migration(
+        "forecasts without a run keep what they were made of",
+        statements=(
+            ("sqlite", "ALTER TABLE estimate ADD COLUMN waits VARCHAR"),
+            ("postgresql", "ALTER TABLE estimate ADD COLUMN waits VARCHAR"),
         ),
     ),
 )

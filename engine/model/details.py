@@ -10,7 +10,6 @@ from typing import Any, Literal
 import msgspec
 
 from engine.model.specs import Affinity, CapacityType, QueueSpec, RunSpec, Spread, Toleration
-from engine.model.twin_queries import StartForecast
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,14 +173,12 @@ class WorkloadDetail(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[Reason, ...]
     """Empty unless it waits."""
     start_not_before_ms: int | None
-    """A bound, no forecast: when there is room for it if run times are as estimated and nobody else takes the room. An
-    AskStart forecasts the start. Null when unknown or not waiting."""
+    """A bound, no forecast: when there is room for it if run times are as estimated and nobody else takes the room.
+    `StartForecast` and AskStart foretell the start. Null when unknown or not waiting."""
     placement: tuple[TaskPlace, ...]
     placement_total: int
     """Nodes it is on; `placement` shows at most 1,000 of them."""
     history: tuple[HistoryItem, ...]
-    forecast: StartForecast | None = None
-    """Its start as told at once; null where it does not wait, and in the past."""
     promised_start_ms: int | None = None
     """Cell time at which the policy has promised it a start; null without a promise."""
     flags: tuple[Literal["borrowed", "burst", "backfilled"], ...] = ()

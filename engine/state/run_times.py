@@ -9,7 +9,8 @@ import math
 import zlib
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from statistics import NormalDist
 from typing import Any, Protocol
 
@@ -84,19 +85,20 @@ def quantile(likely: array[int], share: float, beyond: int) -> int:
     return max(int(low + (high - low) * (at - below)), beyond + 1)
 
 
-def quantiles(likely: array[int], shares: Parts, beyond: Whole) -> Whole:
-    """`quantile` at every share, to the same bit."""
-    values = view(likely)
-    first = np.searchsorted(values, beyond, side="right")
-    left = len(values) - first
+def quantiles(likely: Sequence[array[int]], which: Whole, shares: Parts, beyond: Whole) -> Whole:
+    """`quantile` of `likely[which]` at every share, to the same bit."""
+    counts = np.array([len(values) for values in likely])
+    flat, ends = np.concatenate([view(values) for values in likely]), np.cumsum(counts)
+    begin, last = (ends - counts)[which], ends[which] - 1
+    seen = [bisect_right(likely[i], value) for i, value in zip(which.tolist(), beyond.tolist(), strict=True)]
+    first = begin + np.array(seen, np.int64)
+    left = last + 1 - first
     at = shares * (left + 1)
     below = at.astype(np.int64)
-    low = np.where(
-        (below == 0) & (beyond > 0), beyond, values[np.minimum(first + np.maximum(below - 1, 0), len(values) - 1)]
-    )
-    high = values[np.minimum(first + below, len(values) - 1)]
+    low = np.where((below == 0) & (beyond > 0), beyond, flat[np.minimum(first + np.maximum(below - 1, 0), last)])
+    high = flat[np.minimum(first + below, last)]
     found = (low + (high - low) * (at - below)).astype(np.int64)
-    found = np.where(below >= left, values[-1], found)
+    found = np.where(below >= left, flat[last], found)
     longer = beyond * np.minimum(1 / np.sqrt(1 - shares), MAX_TIMES_LONGER)
     drawn: Whole = np.maximum(np.where(left == 0, longer.astype(np.int64), found), beyond + 1)
     return drawn
@@ -153,17 +155,38 @@ UNKNOWN = _lognormal(1.0, 1.0, 1000.0)
 """Distribution in parts of UNKNOWN_MEDIAN_MS, when there is no estimate either."""
 
 
-def _enough(found: dict[tuple[int, int], list[int]], least: int) -> dict[tuple[int, int], array[int]]:
-    """The groups with so many values, in ascending order."""
-    return {key: array("q", sorted(values)) for key, values in found.items() if len(values) >= least}
+def _grouped(queue: Whole, other: Whole, values: Whole) -> dict[tuple[int, int], array[int]]:
+    """The values of each queue and other number, in ascending order."""
+    order = np.lexsort((values, other, queue))
+    queue, other, values = queue[order], other[order], values[order].astype(np.int64)
+    begins = np.flatnonzero((np.diff(queue, prepend=-9) != 0) | (np.diff(other, prepend=-9) != 0)).tolist()
+    return {
+        (int(queue[begin]), int(other[begin])): array("q", values[begin:end].tobytes())
+        for begin, end in pairwise([*begins, len(values)])
+    }
 
 
-def _mixed(found: dict[tuple[int, int], list[int]]) -> dict[tuple[int, int], array[int]]:
+def _enough(found: dict[tuple[int, int], array[int]], least: int) -> dict[tuple[int, int], array[int]]:
+    """The groups with so many values."""
+    return {key: values for key, values in found.items() if len(values) >= least}
+
+
+def _mixed(found: dict[tuple[int, int], array[int]]) -> dict[tuple[int, int], array[int]]:
     """The values mixed with OF_LIMIT, the less of it the more values there are."""
     return {
-        key: array("q", sorted(values if len(values) >= MIN_SAMPLES else values * AS_OF_LIMIT + OF_LIMIT.tolist()))
+        key: values if len(values) >= MIN_SAMPLES else array("q", sorted(values * AS_OF_LIMIT + OF_LIMIT))
         for key, values in found.items()
     }
+
+
+def _finished(state: State) -> tuple[Whole, Whole]:
+    """(rows of the last that finished, in the order of their ends; the work of each, milliseconds)"""
+    w = state.workloads
+    if not w.ids:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    rows = np.flatnonzero(view(w.state) == WorkloadState.FINISHED)
+    rows = rows[np.argsort(view(w.ended)[rows], kind="stable")[-MAX_SAMPLES:]]
+    return rows, np.maximum(view(w.kept)[rows] + view(w.done)[rows], 1)
 
 
 class HistoricRunTimes(RunTimes):
@@ -176,35 +199,35 @@ class HistoricRunTimes(RunTimes):
     def __init__(self, state: State) -> None:
         self._state = state
         w = state.workloads
-        rows = np.flatnonzero(view(w.state) == WorkloadState.FINISHED) if w.ids else np.zeros(0, np.int64)
-        rows = rows[np.argsort(view(w.ended)[rows], kind="stable")[-MAX_SAMPLES:]] if len(rows) else rows
-        work = view(w.kept)[rows] + view(w.done)[rows] if len(rows) else np.zeros(0, np.int64)
-        of_class: dict[tuple[int, int], list[int]] = {}
-        of_estimate: dict[tuple[int, int], list[int]] = {}
-        for row, ms in zip(rows.tolist(), np.maximum(work, 1).tolist(), strict=True):
-            queue, tenant = w.queue[row], w.tenant[row]
-            of_class.setdefault((w.cls[row], queue), []).append(ms)
-            estimate = w.class_at(row).estimate_ms
-            if estimate:
-                share = ms * _MILLION // estimate
-                for key in ((queue, tenant), (queue, -1), (-1, -1)):
-                    of_estimate.setdefault(key, []).append(share)
+        rows, work = _finished(state)
+        queue, tenant, cls = (view(column)[rows] if w.ids else rows for column in (w.queue, w.tenant, w.cls))
+        estimates = np.array([each.estimate_ms for each in w.classes], np.int64)[cls]
+        told = np.flatnonzero(estimates)
+        of_estimate = [queue[told], tenant[told], work[told] * _MILLION // estimates[told]]
         self._by_limit = state.settings.decided_by != "muster"
         """The estimates are time limits, which say little of how long work runs."""
         self._past = len(state.past.runs)
-        for run in state.past.runs:
-            queue, tenant = state.queues.row_of.get(run.queue, -2), w.tenants.index.get(run.tenant, -2)
-            for key in ((queue, tenant), (queue, -1), (-1, -1)) if run.limit_ms else ():
-                of_estimate.setdefault(key, []).append(max(run.run_ms, 1) * _MILLION // run.limit_ms)
-        self._of_class = _enough(of_class, MIN_OF_CLASS)
+        past = [run for run in state.past.runs if run.limit_ms]
+        if past:
+            also = (
+                [state.queues.row_of.get(run.queue, -2) for run in past],
+                [w.tenants.index.get(run.tenant, -2) for run in past],
+                [max(run.run_ms, 1) * _MILLION // run.limit_ms for run in past],
+            )
+            of_estimate = [np.concatenate(pair) for pair in zip(of_estimate, also, strict=True)]
+        in_queue, of_tenant, shares = of_estimate
+        any_ = np.full(len(shares), -1)
+        known = (_grouped(in_queue, of_tenant, shares), _grouped(in_queue, any_, shares), _grouped(any_, any_, shares))
+        self._of_class = _enough(_grouped(cls, queue, work), MIN_OF_CLASS)
         self._stems: dict[tuple[int, int, str], int] = {}
         """(tenant, team, stem of the name) -> where in `_of_stem` what it ran is."""
         self._of_stem: list[array[int]] = []
         if self._by_limit:
-            self._learn_stems(rows.tolist(), np.maximum(work, 1).tolist(), state.past.runs)
+            self._learn_stems(rows.tolist(), work.tolist(), state.past.runs)
         self.hangs = self._by_limit
-        self._known = {key: len(values) for key, values in of_estimate.items()}
-        self._shares = _mixed(of_estimate) if self._by_limit else _enough(of_estimate, MIN_SAMPLES)
+        every = {key: values for each in known for key, values in each.items()}
+        self._known = {key: len(values) for key, values in every.items()}
+        self._shares = _mixed(every) if self._by_limit else _enough(every, MIN_SAMPLES)
         """(queue, tenant), (queue, -1) or (-1, -1) -> work in millionths of the estimate."""
 
     def _learn_stems(self, rows: list[int], work: list[int], past: list[PastRun]) -> None:
@@ -254,22 +277,25 @@ class HistoricRunTimes(RunTimes):
         return max(min(drawn, self._most(w.cls[row])), beyond_ms + 1)
 
     def draw_many(self, rows: Whole, shares: Parts, beyond_ms: Whole) -> Whole:
+        if not len(rows):
+            return np.zeros(0, np.int64)
         w = self._state.workloads
-        stems = np.array([self._stem_of(row) for row in rows.tolist()] if self._stems else [-1] * len(rows), np.int32)
-        kinds = np.stack([view(w.cls)[rows], view(w.queue)[rows], view(w.tenant)[rows], stems], axis=1)
-        distinct, which = np.unique(kinds, axis=0, return_inverse=True)
+        stems = np.array([self._stem_of(row) for row in rows.tolist()] if self._stems else [-1] * len(rows), np.int64)
+        columns = (view(w.cls)[rows], view(w.queue)[rows], view(w.tenant)[rows], stems)
+        kinds = np.zeros(len(rows), np.int64)
+        for column in columns:
+            kinds = kinds * (int(column.max(initial=0)) + 2) + column + 1
+        _, firsts, which = np.unique(kinds, return_index=True, return_inverse=True)
+        distinct = np.stack(columns, axis=1)[firsts]
         likely: dict[int, tuple[array[int], int]] = {}
         """By identity: the values, and their number. Many kinds have the same."""
         numbers, units = np.zeros(len(distinct), np.int64), np.zeros(len(distinct), np.int64)
         for i, kind in enumerate(distinct.tolist()):
             values, units[i] = self._likely(tuple(kind))
             numbers[i] = likely.setdefault(id(values), (values, len(likely)))[1]
-        number, unit = numbers[which.ravel()], units[which.ravel()]
-        drawn = np.zeros(len(rows), np.int64)
-        for values, at in likely.values():
-            here = np.flatnonzero(number == at)
-            drawn[here] = quantiles(values, shares[here], beyond_ms[here] * _MILLION // unit[here])
-        most = np.array([self._most(cls) for cls in distinct[:, 0].tolist()], np.int64)[which.ravel()]
+        number, unit = numbers[which], units[which]
+        drawn = quantiles([values for values, _ in likely.values()], number, shares, beyond_ms * _MILLION // unit)
+        most = np.array([self._most(cls) for cls in distinct[:, 0].tolist()], np.int64)[which]
         found: Whole = np.maximum(np.minimum(drawn * unit // _MILLION, most), beyond_ms + 1)
         return found
 

@@ -22,9 +22,8 @@ from engine.twin import start_line
 from engine.twin.start_line import Supply
 
 DRAWS = 5
-MAX_RUNNING, MAX_AHEAD, MAX_NODES, MAX_KINDS = 1024, 768, 160, 512
-"""Running workloads, waiting workloads, nodes, and kinds of waiting work that are looked at one by one; more are
-sampled."""
+MAX_RUNNING, MAX_AHEAD, MAX_NODES = 1024, 768, 160
+"""Running workloads, waiting workloads and nodes that are looked at one by one; more are sampled."""
 CPU, GPU = RESOURCES.index("cpu_milli"), RESOURCES.index("gpu_milli")
 
 
@@ -49,6 +48,45 @@ class Asked(NamedTuple):
     """Its age in the line; beyond all rows for what is not submitted."""
 
 
+class WaitingLine:
+    """What waits: higher bands first, then higher priorities, then older work."""
+
+    def __init__(self, state: State, rows: Ints) -> None:
+        """`rows`: ascending."""
+        w = state.workloads
+        self._bands = np.array(w.priority_band, np.int64)
+        _, ranks = np.unique(
+            np.stack((self._bands, np.array(w.priority_value, np.int64))).T, axis=0, return_inverse=True
+        )
+        self._ranks: Numbers = -ranks.ravel().astype(np.int16)
+        """By priority class: the highest is the lowest number."""
+        # Of so short numbers there is a sort in linear time.
+        self.rows: Ints = rows[np.argsort(self._ranks[view(w.priority)[rows]], kind="stable")]
+        self.cls: Ints = view(w.cls)[self.rows]
+        self._queue, self._priority = view(w.queue)[self.rows], view(w.priority)[self.rows]
+        self._asked: Asked | None = None
+        self._ahead: dict[First, Ints] = {}
+        """Of the last that was asked for."""
+
+    def ahead(self, asked: Asked, first: First) -> Ints:
+        """Places in the line of what goes first."""
+        if self._asked is not asked:
+            self._asked, self._ahead = asked, self._found(asked)
+        return self._ahead[first]
+
+    def _found(self, asked: Asked) -> dict[First, Ints]:
+        own, older = self._queue == asked.queue, self.rows < asked.row
+        ranks, bands = self._ranks[self._priority], self._bands[self._priority]
+        rank, band = self._ranks[asked.priority], self._bands[asked.priority]
+        in_own = own & ((ranks < rank) | ((ranks == rank) & older))
+        elsewhere = ~own & ((bands > band) | ((bands == band) & older))
+        return {
+            First.NOBODY: self.rows[:0],
+            First.OWN_QUEUE: np.flatnonzero(in_own),
+            First.ALL: np.flatnonzero(in_own | elsewhere),
+        }
+
+
 class CellFlow:
     def __init__(self, state: State, run_times: RunTimes, now_ms: int, seed: int = 0) -> None:
         """`seed`: of the draws of run times."""
@@ -58,25 +96,15 @@ class CellFlow:
         states = view(w.state)
         self._bound: Mask = (states == WorkloadState.RUNNING) | (states == WorkloadState.PLACED)
         self._running: Ints = np.flatnonzero(self._bound)
-        self._waiting = self._in_line(np.flatnonzero(states == WorkloadState.QUEUED))
+        self._waiting = WaitingLine(state, np.flatnonzero(states == WorkloadState.QUEUED))
         self._requests = np.array([each.request for each in w.classes], np.int64).reshape(-1, WIDTH)
         self._tasks = np.array([each.tasks for each in w.classes], np.int64)
         self._rooms: dict[Shape, list[Supply]] = {}
         """In tasks of the shape, by draw."""
         self._freed: dict[tuple[int, int], list[Supply]] = {}
         """(vertex, slot) -> what is given back below the vertex, by draw."""
-        kinds = view(w.queue)[self._waiting].astype(np.int64) * len(w.classes) + view(w.cls)[self._waiting]
-        distinct, of_kind = np.unique(kinds, return_index=True)
-        chosen = of_kind[:: ceil(len(of_kind) / MAX_KINDS) or 1]
-        self._kinds = distinct[:: ceil(len(of_kind) / MAX_KINDS) or 1]
-        self._kind_ms = self.run_ms(self._waiting[chosen])
-
-    def _in_line(self, rows: Ints) -> Ints:
-        """Higher bands first, then higher priorities, then older work."""
-        w = self.state.workloads
-        priority = view(w.priority)[rows]
-        values, bands = np.array(w.priority_value, np.int64), np.array(w.priority_band, np.int64)
-        return rows[np.lexsort((rows, -values[priority], -bands[priority]))]
+        self._kind_ms: dict[int, Numbers] = {}
+        """Kind of waiting work, by queue and class -> its run times, by draw."""
 
     # -- run times ----------------------------------------------------------------------------------------------------
 
@@ -93,10 +121,17 @@ class CellFlow:
         """[draws, rows]: the same for many that wait, by queue and class: in every draw some of a kind run short and
         others long."""
         w = self.state.workloads
-        kinds = view(w.queue)[rows].astype(np.int64) * len(w.classes) + view(w.cls)[rows]
-        kind = np.minimum(np.searchsorted(self._kinds, kinds), max(len(self._kinds) - 1, 0))
+        kinds, firsts, which = np.unique(
+            view(w.queue)[rows].astype(np.int64) * len(w.classes) + view(w.cls)[rows],
+            return_index=True,
+            return_inverse=True,
+        )
+        new = np.flatnonzero([kind not in self._kind_ms for kind in kinds.tolist()])
+        if len(new):
+            self._kind_ms.update(zip(kinds[new].tolist(), self.run_ms(rows[firsts[new]]).T, strict=True))
+        each = np.array([self._kind_ms[kind] for kind in kinds.tolist()], np.int64).reshape(-1, DRAWS)
         draws = (np.arange(DRAWS)[:, None] + np.arange(len(rows))) % DRAWS
-        return np.asarray(self._kind_ms[draws, kind])
+        return np.asarray(each[which, draws])
 
     def run_ms(self, rows: Ints) -> Numbers:
         """[draws, rows]: milliseconds that each of these runs once it starts."""
@@ -222,17 +257,9 @@ class CellFlow:
 
     def _first(self, asked: Asked, classes: Mask, first: First) -> Ints:
         """What waits and goes first, of these classes, in its order."""
-        w = self.state.workloads
-        if first == First.NOBODY:
-            return self._waiting[:0]
-        rows = self._waiting[classes[view(w.cls)[self._waiting]] & (self._waiting != asked.row)]
-        values, bands = np.array(w.priority_value, np.int64), np.array(w.priority_band, np.int64)
-        priority = view(w.priority)[rows]
-        value, band = values[priority] - values[asked.priority], bands[priority] - bands[asked.priority]
-        older = rows < asked.row
-        own = view(w.queue)[rows] == asked.queue
-        ahead = (band > 0) | ((band == 0) & np.where(own, (value > 0) | ((value == 0) & older), older))
-        return np.asarray(rows[ahead if first == First.ALL else ahead & own])
+        line = self._waiting
+        ahead = line.ahead(asked, first)
+        return line.rows[ahead[classes[line.cls[ahead]]]]
 
     def _waits(self, have: list[Supply], rows: Ints, sizes: Parts, own: float) -> Numbers:
         """[draws]: the wait behind these rows, by the sizes of their classes."""
@@ -249,9 +276,23 @@ class CellFlow:
             ]
         )
 
+    def last_wait_ms(self, asked: Asked) -> int:
+        """The wait of the last that started of its queue and class, else of its queue; 0 where there is none."""
+        w = self.state.workloads
+        if not w.ids:
+            return 0
+        started = view(w.started)
+        own = np.flatnonzero((view(w.queue) == asked.queue) & (started >= 0) & (view(w.attempts) == 1))
+        same = own[view(w.cls)[own] == w.cls[asked.row]] if asked.row < len(w.ids) else own[:0]
+        rows = same if len(same) else own
+        if not len(rows):
+            return 0
+        last = int(rows[np.argmax(started[rows])])
+        return w.started[last] - w.submitted[last]
+
     def ahead_in_queue(self, asked: Asked) -> int:
         """The number of workloads ahead in its own queue."""
-        return len(self._first(asked, np.ones(len(self._tasks), bool), First.OWN_QUEUE))
+        return len(self._waiting.ahead(asked, First.OWN_QUEUE))
 
 
 def main_group(workload_class: WorkloadClass) -> int:

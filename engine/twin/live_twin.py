@@ -117,7 +117,7 @@ class Twins:
         """What can be told before any seed."""
         if not isinstance(ask, AskStart):
             return None
-        forecast = self.starts.show(ask.id)
+        forecast = self.starts.of_workload(ask.id)
         return start_estimates.without_seeds(self._engine, ask, forecast) if forecast is not None else None
 
     @property

@@ -1,13 +1,13 @@
 """The start of waiting work at once, without running ahead: p10, p50 and p90, and what decides it.
 
 Nobody knows who will go first, so three lines are looked at: with nobody ahead, with its own queue, with all that is
-older. The expected wait is the geometric mean of the three and of the time that it has waited so far, since what has
-waited long waits long. What earlier forecasts have taught then corrects it and gives the interval.
+older. Earlier forecasts teach what these weigh beside the wait so far and the waits of work alike, and how wide the
+interval is (`engine.twin.start_regression`).
 """
 
 from __future__ import annotations
 
-import math
+import random
 from collections.abc import Callable
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from engine.capacity.task_shapes import Shape
 from engine.control import Engine
 from engine.external.slurm.limits import not_foretold
+from engine.model.columns import view
 from engine.model.errors import RefusedError
 from engine.model.spec_parts import MINUTE_MS
 from engine.model.specs import WorkloadSpec, WorkloadState
@@ -26,6 +27,7 @@ from engine.state.workloads import DEPENDS_ON, WorkloadClass, class_key
 from engine.twin.cell_flow import Asked, CellFlow, First
 from engine.twin.start_line import NEVER_MS
 from engine.twin.start_record import StartRecord
+from engine.twin.start_regression import LineWaits, wait_of
 
 LEARN_EVERY_MS = 10 * MINUTE_MS
 """Run times are learnt anew after so much cell time."""
@@ -40,15 +42,12 @@ _WORDS: dict[ForecastKind, str] = {
     "both": "quota of its queue, and room",
 }
 
-
-SHOWN_MS = 30_000
-"""Cell time for which what was shown of a workload is shown again."""
-MAX_SHOWN = 1_000
-"""Workloads of which that is kept."""
+KEEP_EVERY_MS = 2 * MINUTE_MS
+"""Cell time between two forecasts that are kept: those of three days are looked at."""
 
 
 class StartForecasts:
-    """Forecasts of one engine. For the engine's thread."""
+    """Forecasts of one engine. For the engine's thread, or for a copy of its process."""
 
     def __init__(self, engine: Engine, run_times: Callable[[State], RunTimes] = HistoricRunTimes) -> None:
         self._engine = engine
@@ -60,24 +59,31 @@ class StartForecasts:
         self._at: tuple[int, int] = (-1, -1)
         self._found: dict[int, StartForecast] = {}
         """By row, of one version and time."""
-        self._shown: dict[int, tuple[int, StartForecast]] = {}
-        """By row: attempts, and what was shown last."""
+        self._line_waits: dict[int, LineWaits] = {}
+        """The same: what they are made of."""
+        self._sample = random.Random(0)
+        self._kept_ms = -KEEP_EVERY_MS
 
-    def show(self, workload_id: str) -> StartForecast | None:
-        """The forecast of a workload, kept to be scored; None where it does not wait. The same again for `SHOWN_MS`:
-        whoever looks at a page asks every second. Raises NotFoundError."""
-        w = self._engine.state.workloads
-        row = w.row(workload_id)
-        attempts, last = self._shown.get(row, (-1, None))
-        if last is not None and attempts == w.attempts[row] and self._engine.now_ms < last.at_ms + SHOWN_MS:
-            return last if self._waits(row) else None
-        found = self.of(row)
-        if found is not None and found.p10_ms is not None:
-            self.record.keep(workload_id, w.attempts[row], found)
-            if len(self._shown) >= MAX_SHOWN:
-                self._shown.clear()
-            self._shown[row] = w.attempts[row], found
-        return found
+    def keep(self) -> bool:
+        """Foretell the start of one that waits, whichever, and keep it to be scored; False while it is not time for the
+        next."""
+        engine = self._engine
+        if engine.now_ms < self._kept_ms + KEEP_EVERY_MS:
+            return False
+        self._kept_ms = engine.now_ms
+        self.record.learn()
+        states = engine.state.workloads.state
+        waiting = np.flatnonzero(view(states) == WorkloadState.QUEUED) if states else ()
+        if len(waiting):
+            row = int(self._sample.choice(waiting))
+            found = self.of(row)
+            if found is not None and found.p10_ms is not None:
+                self.record.keep(row, found, self._line_waits[row])
+        return True
+
+    def of_workload(self, workload_id: str) -> StartForecast | None:
+        """The forecast of a workload; None where it does not wait. Raises NotFoundError."""
+        return self.of(self._engine.state.workloads.row(workload_id))
 
     def _waits(self, row: int) -> bool:
         state = self._engine.state
@@ -117,6 +123,7 @@ class StartForecasts:
             self._at = (engine.version, engine.now_ms)
             self._flow = CellFlow(engine.state, self._run_times, engine.now_ms)
             self._found.clear()
+            self._line_waits.clear()
         return self._flow
 
     def _forecast(self, flow: CellFlow, row: int, depth: int) -> StartForecast:
@@ -167,38 +174,40 @@ class StartForecasts:
     ) -> StartForecast:
         """The forecast by the lines for room and for quota. `waited_ms` is None for what is not in line yet.
         `gate_ms`: that much later, when `gate` opens."""
-        rooms = [flow.room_ms(asked, first) for first in First]
-        quotas = [flow.quota_ms(asked, first) for first in First]
-        waits = [float(np.median(np.maximum(*pair))) for pair in zip(rooms, quotas, strict=True)]
-        line_ms = gate_ms + mean_wait_ms(waits if waited_ms is None else [*waits, max(waited_ms, 0)])
-        kind = "gate" if gate_ms else _kind(float(np.median(rooms[-1])), float(np.median(quotas[-1])))
-        learnt = self.record.correction(kind)
-        low, middle, high = (
-            gate_ms + _corrected(line_ms - gate_ms, log) if gate_ms else _corrected(line_ms, log) for log in learnt.logs
-        )
+        waits, kind = _line_waits(flow, asked, waited_ms)
+        self._line_waits[asked.row] = waits
+        fit = self.record.fit
+        expected = fit.log_wait(waits, asked.queue, asked.priority)
+        kind = "gate" if gate_ms else kind
+        alike, held = self.record.held(kind)
         now_ms = self._engine.now_ms
+        low, middle, high = (now_ms + gate_ms + min(wait_of(expected + error), NEVER_MS) for error in fit.errors)
         return StartForecast(
             at_ms=now_ms,
             kind=kind,
-            p10_ms=now_ms + low,
-            p50_ms=now_ms + middle,
-            p90_ms=now_ms + high,
+            p10_ms=low,
+            p50_ms=middle,
+            p90_ms=high,
             decides=gate or f"{_WORDS[kind]}; {flow.ahead_in_queue(asked):,} ahead in its queue",
-            line_ms=line_ms,
-            alike=learnt.alike,
-            p90_held_permille=learnt.p90_held * 1000 // learnt.alike if learnt.alike else None,
+            line_ms=gate_ms + min(wait_of(expected), NEVER_MS),
+            alike=alike,
+            p90_held_permille=held * 1000 // alike if alike else None,
         )
 
 
-def mean_wait_ms(waits: list[float]) -> int:
+def _line_waits(flow: CellFlow, asked: Asked, waited_ms: int | None) -> tuple[LineWaits, ForecastKind]:
+    rooms = [flow.room_ms(asked, first) for first in First]
+    quotas = [flow.quota_ms(asked, first) for first in First]
+    lines = [int(np.median(np.maximum(*pair))) for pair in zip(rooms, quotas, strict=True)]
+    waited = mean_wait_ms(lines) if waited_ms is None else max(waited_ms, 0)
+    alike = max(flow.last_wait_ms(asked) - (waited_ms or 0), 0)
+    waits = LineWaits(lines[0], lines[1], lines[2], waited, alike, flow.ahead_in_queue(asked) * MINUTE_MS)
+    return waits, _kind(float(np.median(rooms[-1])), float(np.median(quotas[-1])))
+
+
+def mean_wait_ms(waits: list[int]) -> int:
     """The geometric mean, with a minute added to each first: a wait may be nothing."""
-    logs = [math.log(min(wait, NEVER_MS) + MINUTE_MS) for wait in waits]
-    return round(math.exp(sum(logs) / len(logs))) - MINUTE_MS
-
-
-def _corrected(wait_ms: int, log: float) -> int:
-    """Never before now, and no later than anything is foreseen."""
-    return min(max(round((wait_ms + MINUTE_MS) * math.exp(log)) - MINUTE_MS, 0), NEVER_MS)
+    return wait_of(float(np.log(np.array(waits) + MINUTE_MS).mean()))
 
 
 def _kind(room_ms: float, quota_ms: float) -> ForecastKind:

@@ -73,7 +73,17 @@ from engine.model.reports import (
 )
 from engine.model.spec_parts import Autoscaling, ScalingSpec
 from engine.model.specs import BudgetSpec, QueueSpec
-from engine.model.twin_queries import Ask, Figure, Interval, Outlook, RunStatus, ScoreReport, StartFigure, Unit
+from engine.model.twin_queries import (
+    Ask,
+    Figure,
+    Interval,
+    Outlook,
+    RunStatus,
+    ScoreReport,
+    StartFigure,
+    StartForecast,
+    Unit,
+)
 from recommender.estimates.queries import (
     Coverage,
     Forecast,
@@ -549,6 +559,15 @@ class FakeClient(Client):
             if runs
             else (HistoryItem(at_ms=row["submitted"], what="submitted", detail=self._text(8, "")),),
         )
+
+    def start_forecast(self, workload_id: str) -> StartForecast | None:
+        if self._find(workload_id, "workloads")["state"] != "queued":
+            return None
+        return StartForecast(
+            at_ms=self.now_ms, kind="quota", p10_ms=self.now_ms + 5 * MINUTE, p50_ms=self.now_ms + 20 * MINUTE,
+            p90_ms=self.now_ms + 90 * MINUTE, decides=self._text(10, "quota of its queue; 3 ahead in its queue"),
+            line_ms=20 * MINUTE, alike=212, p90_held_permille=912,
+        )  # fmt: skip
 
     def unblocking(self, workload_id: str) -> Unblocking:
         text = self._text(9, f"2 more nodes in pool h100, and {workload_id} gets priority high")

@@ -21,7 +21,7 @@ from console.views.workload import WorkloadContext, action_section, workload_col
 from engine.model.details import Reason, Unblocking, WorkloadDetail
 from engine.model.errors import MusterError, NotFoundError
 from engine.model.list_queries import Page, Query, Term
-from engine.model.twin_queries import AskStart, RunStatus, StartEstimate
+from engine.model.twin_queries import AskStart, RunStatus, StartEstimate, StartForecast
 from recommender.history.metrics import kind_of
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 SAID = 12
 MAX_SIBLINGS = 1_000
 MAX_PROPOSALS = 64
+FORESEE_EVERY_MS = 30_000
+"""Cell time for which the page shows one start forecast."""
 LOOK_S = 0.5
 """Longest time the engine may hold a question for a run's progress."""
 OVER = ("finished", "failed", "cancelled")
@@ -53,6 +55,10 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
         self._eta: RunStatus | None = None
         """The twin's run that tells when it starts, once a person has asked."""
         self._likely: RuntimeEstimate | None = None
+        self._starts: StartForecast | None = None
+        """When it may start, as told last."""
+        self._foretold: tuple[str, int] | None = None
+        """The state, and the span of FORESEE_EVERY_MS, for which that was asked."""
         self._beside = WorkloadContext()
         self._looked_beside: str | None = None
         """The state in which it was asked what lies beside it."""
@@ -86,7 +92,7 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
     def columns(self, detail: WorkloadDetail, width: int) -> tuple[list[Section], list[Section]]:
         app = cast("MusterApp", self.app)
         beside = self._beside._replace(events=tuple(app.events.about(detail.id, SAID)))
-        left, right = workload_columns(detail, width, self._unblocking, self._likely, beside)
+        left, right = workload_columns(detail, width, self._unblocking, self._likely, beside, self._starts)
         if self._eta is not None:
             left.insert(1, self._eta_section(self._eta, width))
         if self._beside.job is not None:
@@ -122,6 +128,11 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
             self._searched, self._unblocking = reasons, None
             if reasons:
                 self.run_worker(self._search(reasons))
+        if self.detail is not None:
+            asked = (self.detail.state, self.detail.now_ms // FORESEE_EVERY_MS)
+            if asked != self._foretold:
+                self._foretold = asked
+                self.run_worker(self._foresee(), exclusive=True, group="start")
         if self.detail and self.detail.state not in OVER:
             moment = (self.detail.state, self.detail.since_ms)
             if moment != self._estimated:
@@ -177,6 +188,15 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
             found = await in_thread(lambda: self.connect().unblocking(self._workload_id))
             if reasons is self._searched:
                 self._unblocking = found
+                self._draw()
+
+    async def _foresee(self) -> None:
+        """Ask when it may start. Errors show nothing."""
+        with suppress(MusterError):
+            waits = bool(self.detail and self.detail.reasons)
+            starts = await in_thread(lambda: self.connect().start_forecast(self._workload_id)) if waits else None
+            if starts != self._starts:
+                self._starts = starts
                 self._draw()
 
     async def _estimate(self) -> None:

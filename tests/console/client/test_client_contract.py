@@ -92,9 +92,7 @@ def test_a_submission_is_seen_everywhere(client: Client) -> None:
     page = client.query(Query(kind="workloads", columns=("id", "state"), where=(Term("state", "=", "queued"),)))
     assert page.rows == [["b", "queued"]]
     assert (page.matched, page.total) == (1, 2)
-    waiting = client.workload("b")
-    assert waiting.reasons
-    assert waiting.forecast is not None, "when it starts, over a line as beside the engine"
+    assert client.workload("b").reasons
     node = client.workload("a").placement[0].node
     assert client.node(node).workloads == (("a", 1),)
 
@@ -200,6 +198,24 @@ def test_what_would_let_work_start_is_told_and_not_done(connect: Connect, loop: 
     with pytest.raises(NotFoundError, match="'nothing'"):
         client.unblocking("nothing")
     assert loop.call(lambda engine: (engine.version, engine.state.digest())) == before
+
+
+def test_when_waiting_work_may_start_is_told_and_nothing_is_written(connect: Connect, loop: EngineLoop) -> None:
+    loop.call(lambda _: setattr(loop.twins.starts, "keep", lambda: False))
+    submit(connect(), "a", "b", "a/start", tasks=4)
+    before = loop.call(lambda engine: (engine.version, engine.state.digest(), len(engine.estimates())))
+    client = connect(read_only=True)
+    found = client.start_forecast("b")
+    assert found is not None
+    assert (found.kind, found.alike) == ("room", 0)
+    assert found.p10_ms is not None
+    assert found.p90_ms is not None
+    assert found.at_ms <= found.p10_ms < found.p90_ms
+    assert client.start_forecast("a") is None
+    assert client.workload("a/start").id == "a/start"
+    with pytest.raises(NotFoundError, match="'nothing'"):
+        client.start_forecast("nothing")
+    assert loop.call(lambda engine: (engine.version, engine.state.digest(), len(engine.estimates()))) == before
 
 
 def test_recommendations_are_shown_and_not_done(connect: Connect, loop: EngineLoop) -> None:

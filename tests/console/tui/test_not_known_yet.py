@@ -87,8 +87,8 @@ def said_empty(pilot: Pilot[None]) -> list[str]:
 SIDES = frozenset(
     (
         "budgets", "scaling", "forecast", "recommendations", "recommendation", "unblocking", "estimate", "advice_on",
-        "fairness", "goodput", "fragmentation", "processes", "mirrored", "mirror", "audit_state", "model", "freezes",
-        "reviews", "policy", "showback", "scores", "history", "proposals", "runs", "records",
+        "start_forecast", "fairness", "goodput", "fragmentation", "processes", "mirrored", "mirror", "audit_state",
+        "model", "freezes", "reviews", "policy", "showback", "scores", "history", "proposals", "runs", "records",
     )
 )  # fmt: skip
 """What a page asks besides what it is about."""

@@ -1,10 +1,12 @@
-"""Starts told at once: the line, the correction by the record, and what is told of each kind of wait."""
+"""Starts told at once: the line, what the record teaches, and what is told of each kind of wait."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,9 +26,9 @@ from engine.model.specs import (
 from engine.model.twin_queries import StartForecast
 from engine.state.run_times import HistoricRunTimes
 from engine.twin.cell_flow import DRAWS, Asked, CellFlow, First
-from engine.twin.start_forecasts import StartForecasts
+from engine.twin.start_forecasts import KEEP_EVERY_MS, StartForecasts
 from engine.twin.start_line import MAX_ONE_BY_ONE, NEVER_MS, supply, wait_ms
-from engine.twin.start_record import PRIOR, survived
+from engine.twin.start_regression import EQUAL, PRIOR, LineWaits, Outcomes, StartFit, fitted, survived, wait_of
 
 MINUTE, HOUR = 60_000, 3_600_000
 NODE = Resources(cpu_milli=8000, memory_mib=16_000)
@@ -72,7 +74,7 @@ def submit(engine: Engine, *specs: WorkloadSpec) -> None:
 
 
 def forecast(engine: Engine, name: str) -> StartForecast:
-    found = StartForecasts(engine).show(name)
+    found = StartForecasts(engine).of_workload(name)
     assert found is not None
     return found
 
@@ -200,28 +202,114 @@ def test_what_is_not_submitted_waits_behind_what_is() -> None:
 
 
 def test_what_runs_has_no_forecast() -> None:
-    assert StartForecasts(full()).show("runs0") is None
+    assert StartForecasts(full()).of_workload("runs0") is None
 
 
-def test_the_record_is_kept_over_a_restart_and_says_how_p90_held(tmp_path: Path) -> None:
-    path = tmp_path / "journal.db"
-    engine = Engine.open(path, cell=cell(1))
-    submit(engine, *(job(f"w{i}") for i in range(4)))
-    first = forecast(engine, "w1")
-    assert (first.alike, first.p90_held_permille) == (0, None)
-    engine.advance(engine.now_ms + 2 * HOUR)
-    engine.close()
-    again = Engine.open(path)
-    found = forecast(again, "w3")
-    again.close()
-    assert found.alike == 1
-    assert found.p90_held_permille in (0, 1000)
+# -- the record -------------------------------------------------------------------------------------------------------
 
 
-def test_a_page_that_asks_all_the_time_counts_once() -> None:
+def kept(engine: Engine, hours: int) -> StartForecasts:
+    """So many hours in which the engine keeps forecasts."""
+    starts = StartForecasts(engine)
+    until_ms = engine.now_ms + hours * HOUR
+    while engine.now_ms < until_ms:
+        starts.keep()
+        engine.advance(engine.now_ms + KEEP_EVERY_MS)
+    return starts
+
+
+def test_who_asks_records_nothing() -> None:
     engine = full()
     starts = StartForecasts(engine)
     for _ in range(5):
-        starts.show("w2")
+        starts.of_workload("w2")
         engine.advance(engine.now_ms + MINUTE)
-    assert len(engine.estimates()) == 1
+    assert engine.estimates() == []
+
+
+def test_one_that_waits_is_kept_every_other_minute_and_none_where_nothing_waits() -> None:
+    engine = full(nodes=1, waiting=1)
+    kept(engine, 3)
+    told = engine.estimates()
+    assert {one.workload for one in told} == {"w0"}
+    assert len(told) == 50 * MINUTE // KEEP_EVERY_MS
+
+
+def test_the_record_says_how_p90_held_and_is_kept_over_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    engine = Engine.open(path, cell=cell(1))
+    submit(engine, *(job(f"w{i}") for i in range(5)))
+    first = forecast(engine, "w1")
+    assert (first.alike, first.p90_held_permille) == (0, None)
+    kept(engine, 3)
+    before = engine.state.workloads.row("w4")
+    starts = StartForecasts(engine)
+    found = starts.of(before)
+    engine.close()
+    again = Engine.open(path)
+    same = StartForecasts(again).of_workload("w4")
+    again.close()
+    assert found is not None
+    assert found.alike > 20
+    assert found.p90_held_permille is not None
+    assert same == found
+
+
+def test_only_the_newest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.journal.event_journal.MAX_ESTIMATES", 7)
+    engine = Engine.open(tmp_path / "journal.db", cell=cell(1))
+    submit(engine, *(job(f"w{i}") for i in range(3)))
+    kept(engine, 1)
+    told = engine.estimates()
+    engine.close()
+    assert len(told) == 7
+    assert engine.now_ms - told[0].at_ms <= 8 * KEEP_EVERY_MS
+
+
+# -- what it teaches --------------------------------------------------------------------------------------------------
+
+NOTHING = StartFit(np.zeros(len(EQUAL)), 0.0, np.zeros(0), np.zeros(0), (-1.0, 0.0, 1.0))
+
+
+def outcomes(count: int, wait: Callable[[LineWaits, int], float], seen_share: float = 1.0) -> Outcomes:
+    """Waits in two queues, made of what is known of them."""
+    rng = np.random.default_rng(4)
+    known = [LineWaits(*(int(ms) for ms in np.exp(rng.uniform(11, 17, len(EQUAL))))) for _ in range(count)]
+    queue = rng.integers(0, 2, count)
+    waits = np.array([wait(one, of) for one, of in zip(known, queue.tolist(), strict=True)])
+    seen = rng.random(count) < seen_share
+    logs = np.array([one.logs for one in known])
+    return Outcomes(
+        logs=logs,
+        queue=queue,
+        priority=np.zeros(count, np.int64),
+        expected=logs @ EQUAL,
+        waits=np.where(seen, waits, waits - 1.0),
+        seen=seen,
+    )
+
+
+def test_without_a_record_a_wait_is_the_mean_of_the_lines_and_the_wait_so_far() -> None:
+    waits = LineWaits(HOUR, HOUR, HOUR, HOUR, 5 * HOUR, 0)
+    assert wait_of(NOTHING.log_wait(waits, 3, 0)) == HOUR
+    assert wait_of(NOTHING.log_wait(waits._replace(all=4 * HOUR), 3, 0)) > HOUR
+
+
+def test_it_learns_which_of_what_it_knows_tells_the_wait() -> None:
+    fit = fitted(outcomes(1500, lambda known, _: float(known.logs[4])))
+    low, high = (LineWaits(HOUR, HOUR, HOUR, HOUR, alike, 0) for alike in (HOUR // 4, 8 * HOUR))
+    assert wait_of(fit.log_wait(high, 0, 0)) > 4 * wait_of(fit.log_wait(low, 0, 0))
+
+
+def test_it_learns_that_one_queue_waits_longer_than_its_line_says() -> None:
+    fit = fitted(outcomes(600, lambda known, queue: float(known.logs @ EQUAL) + queue))
+    waits = LineWaits(HOUR, HOUR, HOUR, HOUR, HOUR, HOUR)
+    assert fit.log_wait(waits, 1, 0) - fit.log_wait(waits, 0, 0) == pytest.approx(1.0, abs=0.1)
+    assert fit.log_wait(waits, 7, 0) < fit.log_wait(waits, 1, 0)
+
+
+def test_what_still_waits_is_not_learnt_as_if_it_had_started() -> None:
+    half = outcomes(800, lambda known, _: float(known.logs @ EQUAL) + 1.0, seen_share=0.5)
+    waits = LineWaits(HOUR, HOUR, HOUR, HOUR, HOUR, HOUR)
+    as_if = fitted(half._replace(seen=np.ones(800, bool)))
+    assert fitted(half).log_wait(waits, 0, 0) > as_if.log_wait(waits, 0, 0) + 0.2

@@ -455,7 +455,7 @@ def test_many_threads_may_watch_and_cancel_while_the_engine_goes_on() -> None:
 def test_many_draws_at_once_are_those_one_by_one(likely: array[int], asked: list[tuple[float, int]]) -> None:
     shares, beyond = (np.array(column) for column in zip(*asked, strict=True))
     each = [quantile(likely, share, least) for share, least in asked]
-    assert quantiles(likely, shares, beyond).tolist() == each
+    assert quantiles([array("q", [5]), likely], np.ones(len(asked), np.int64), shares, beyond).tolist() == each
     assert all(drawn > least for drawn, (_, least) in zip(each, asked, strict=True))
 
 
@@ -463,6 +463,6 @@ def test_draws_have_the_shares_they_should() -> None:
     names = [f"w{i}" for i in range(4000)]
     shares = uniforms(5, names)
     assert shares.tolist() == [uniform(5, name) for name in names]
-    drawn = np.sort(quantiles(OF_ESTIMATE, shares, np.zeros(4000, np.int64)))
+    drawn = np.sort(quantiles([OF_ESTIMATE], np.zeros(4000, np.int64), shares, np.zeros(4000, np.int64)))
     for permille in (100, 500, 900):
         assert drawn[permille * 4] == pytest.approx(quantile(OF_ESTIMATE, permille / 1000, 0), rel=0.05)
