@@ -564,9 +564,9 @@ class FakeClient(Client):
         if self._find(workload_id, "workloads")["state"] != "queued":
             return None
         return StartForecast(
-            at_ms=self.now_ms, kind="quota", p10_ms=self.now_ms + 5 * MINUTE, p50_ms=self.now_ms + 20 * MINUTE,
-            p90_ms=self.now_ms + 90 * MINUTE, decides=self._text(10, "quota of its queue; 3 ahead in its queue"),
-            line_ms=20 * MINUTE, alike=212, p90_held_permille=912,
+            at_ms=self.now_ms, kind="quota", p10_ms=self.now_ms + 140 * MINUTE, p50_ms=self.now_ms + 180 * MINUTE,
+            p90_ms=self.now_ms + 400 * MINUTE, decides=self._text(10, "quota of its queue; 3 ahead in its queue"),
+            line_ms=180 * MINUTE, alike=212, p90_held_permille=912,
         )  # fmt: skip
 
     def unblocking(self, workload_id: str) -> Unblocking:
