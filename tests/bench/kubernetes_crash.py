@@ -34,10 +34,10 @@ from kubernetes_cluster import KubernetesCluster, own
 from kubernetes_room import KueueQueue
 
 from engine.control import Engine
+from engine.external.kubernetes.change_carrier import KubernetesDriver
 from engine.external.kubernetes.names import workload_id
 from engine.external.kubernetes_api.kubeconfig import reach_of
 from engine.external.kubernetes_api.transport import KubernetesTransport
-from engine.external.kubernetes_carrier import KubernetesDriver
 from engine.external.observed_changes import new_intent
 from engine.loop import EngineLoop
 from engine.model import commands as cmd
@@ -135,8 +135,14 @@ class Muster:
         return ""
 
     def kill(self) -> None:
+        """Whoever waits for an answer gets none."""
         os.kill(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        with self._lock:
+            for pipe in (self.process.stdin, self.process.stdout):
+                assert pipe is not None
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
 
     def restart(self) -> None:
         with self._lock:
