@@ -18,10 +18,10 @@ from engine.model.errors import MusterError, NotFoundError, RefusedError
 
 if TYPE_CHECKING:
     from engine.executors.task_files import OutputPart, OutputRequest
+    from engine.external.kubernetes.change_carrier import KubernetesDriver
     from engine.external.kubernetes.cluster_mirror import ClusterWatch
     from engine.external.kubernetes_api.capabilities import KubernetesCapabilities
     from engine.external.kubernetes_api.reflector import ReflectorReport
-    from engine.external.kubernetes_carrier import KubernetesDriver
     from engine.loop import EngineLoop
     from engine.model.external_cells import FarLook
     from engine.state.external_cell import Intent
@@ -74,7 +74,7 @@ class KubernetesCell:
         """Where Muster may act on the cluster."""
         if at.acts:
             from engine.external.kubernetes.acting import PatchFiles
-            from engine.external.kubernetes_carrier import KubernetesDriver
+            from engine.external.kubernetes.change_carrier import KubernetesDriver
 
             files = PatchFiles((folder or Path.cwd()) / PATCHES) if at.act_by == "patch" else None
             # A line of its own: acts do not wait behind lists.

@@ -20,11 +20,11 @@ from runbooks.gate.approval_gate import wall_ms
 
 if TYPE_CHECKING:
     from engine.executors.task_files import OutputRequest
-    from engine.external.change_carrier import Forbidden, IntentDriver
     from engine.external.intent_carrier import Recorded
-    from engine.external.mirror_passes import Mirror
-    from engine.external.mirror_watch import Watcher
+    from engine.external.slurm.change_carrier import Forbidden, SlurmDriver
     from engine.external.slurm.connection import SlurmConnection
+    from engine.external.slurm.mirror_passes import Mirror
+    from engine.external.slurm.mirror_watch import Watcher
     from engine.external.slurm.records import Job, JobStep
     from engine.loop import EngineLoop
     from engine.model.external_cells import FarLook
@@ -87,22 +87,22 @@ class SlurmCell:
         self._looking = threading.Lock()
         self._read_of: dict[str, Job] = {}
         """Workload -> its job, of those whose output was read: Slurm forgets a job while somebody still reads."""
-        self.driver: IntentDriver | None = None
+        self.driver: SlurmDriver | None = None
         """Where Muster may act on the cluster."""
         if at is None:
             return
-        from engine.external.mirror_passes import Mirror
-        from engine.external.mirror_watch import Watcher
         from engine.external.slurm.connection import SlurmConnection
+        from engine.external.slurm.mirror_passes import Mirror
+        from engine.external.slurm.mirror_watch import Watcher
 
         self.connection = SlurmConnection(at.where, user=at.user or None, token_file=at.token_file)
         self.mirror = Mirror(self.connection, loop.call)
         self.watcher = Watcher(self.connection, self.mirror, where=at.where, user=at.user, acts=at.acts)
         if at.acts:
-            from engine.external.change_carrier import IntentDriver
+            from engine.external.slurm.change_carrier import SlurmDriver
 
             loop.engine.acts = True
-            self.driver = IntentDriver(
+            self.driver = SlurmDriver(
                 self.connection, loop, self.mirror.job_of, acted=self.watcher.poke, missing=self.mirror.missing,
                 knows_jobs=self.mirror.has_looked, recorded=recorded, forbidden=forbidden,
             )  # fmt: skip
@@ -194,7 +194,7 @@ class SlurmCell:
             self._looking.release()
 
     def _looked(self, connection: SlurmConnection, mirror: Mirror, intent: Intent) -> FarLook:
-        from engine.external.submission_carrier import look
+        from engine.external.slurm.submission_carrier import look
 
         kept = self._evidence.get(intent.number)
         if kept is not None and time.monotonic() < kept[0]:
@@ -215,7 +215,7 @@ class SlurmCell:
     def shown(self, ids: Sequence[str]) -> None:
         """Keep workloads fresh for a while because somebody's screen lists them."""
         if self.watcher is not None:
-            from engine.external.mirror_watch import VISIBLE_S
+            from engine.external.slurm.mirror_watch import VISIBLE_S
 
             self.watcher.track(*ids, for_s=VISIBLE_S)
 

@@ -431,9 +431,9 @@ def bound(engine: Engine) -> int:
 
 MIN_MS = 180_000
 """Wall time within which an effect must be seen: longer than what is given up takes
-(`engine.external.change_carrier`)."""
+(`engine.external.slurm.change_carrier`)."""
 STILL = "again after 20 s"
-"""When what was read there is read again: `engine.external.submission_carrier.SAFE_S`."""
+"""When what was read there is read again: `engine.external.slurm.submission_carrier.SAFE_S`."""
 
 
 def is_outside(engine: Engine) -> bool:

@@ -57,7 +57,7 @@ RETURNED = "requeued"
 """The history entry of work that went back to its queue, whoever put it there."""
 TO = ("to",)
 QOS_CLASS = re.compile(r"(.+)\.tier-\d+(?:\.\d+)?")
-"""QOS and tier of a partition, and the rank of what waits, as `engine.external.mapping` puts them
+"""QOS and tier of a partition, and the rank of what waits, as `engine.external.slurm.mapping` puts them
 together."""
 
 

@@ -27,9 +27,9 @@ import httpx
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from engine.control import Engine
-from engine.external.mirror_passes import Mirror
-from engine.external.mirror_watch import Watcher
 from engine.external.slurm.connection import SlurmConnection
+from engine.external.slurm.mirror_passes import Mirror
+from engine.external.slurm.mirror_watch import Watcher
 from engine.external.slurm.records import JobRequest
 from engine.loop import EngineLoop
 from engine.model.commands import Define

@@ -26,8 +26,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from engine.control import Engine
-from engine.external.change_carrier import IntentDriver
 from engine.external.slurm.capabilities import SlurmUnavailable
+from engine.external.slurm.change_carrier import SlurmDriver
 from engine.external.slurm.connection import SlurmConnection
 from engine.external.slurm.records import JobRequest
 from engine.loop import EngineLoop
@@ -171,7 +171,7 @@ class Side:
         self.engine = engine
         self.loop = EngineLoop(engine)
         self.connection = SlurmConnection(cluster.socket)
-        self.driver = IntentDriver(self.connection, self.loop, lambda workload: None)
+        self.driver = SlurmDriver(self.connection, self.loop, lambda workload: None)
         note = engine.recent.note
 
         def noted(event: AnyEvent) -> None:

@@ -22,8 +22,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from engine.control import Engine
-from engine.external.mirror_passes import Mirror
 from engine.external.slurm.connection import SlurmConnection
+from engine.external.slurm.mirror_passes import Mirror
 from engine.loop import EngineLoop
 from engine.model.commands import Define
 from engine.model.list_queries import Query

@@ -10,8 +10,8 @@ import pytest
 from engine.external.slurm import transport as slurm_line
 from engine.external.slurm.answers import decoded, split
 from engine.external.slurm.capabilities import SlurmUnreadable
+from engine.external.slurm.submission_carrier import JobsByToken
 from engine.external.slurm.transport import TokenFile
-from engine.external.submission_carrier import JobsByToken
 from engine.model.commands import IntentChange, SettleIntents, Submit
 from engine.model.errors import MusterError, RefusedError, SpecError
 from engine.model.specs import RunSpec

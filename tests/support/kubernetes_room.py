@@ -12,10 +12,10 @@ from made_up_slurm import EngineLedger
 from engine.control import Engine
 from engine.external.intent_carrier import IntentJournal
 from engine.external.kubernetes.acting import PatchFiles
+from engine.external.kubernetes.change_carrier import KubernetesCarrier
 from engine.external.kubernetes.change_requests import ChangeApi
 from engine.external.kubernetes.names import workload_id
 from engine.external.kubernetes_api.transport import KubernetesTransport
-from engine.external.kubernetes_carrier import KubernetesCarrier
 from engine.external.observed_changes import new_intent
 from engine.model.commands import AnyCommand, Define
 from engine.model.specs import CellSpec, Resources, RunSpec, Settings, TaskGroup, WorkloadSpec

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from engine.control import Engine
-from engine.external.mirror_passes import Mirror
 from engine.external.slurm.capabilities import SlurmLacks, SlurmUnavailable
+from engine.external.slurm.mirror_passes import Mirror
 from engine.external.slurm.records import (
     Association,
     Diag,

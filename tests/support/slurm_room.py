@@ -10,9 +10,9 @@ from gates import Person
 from slurm_cluster import SlurmCluster, soon
 
 from engine.control import Engine
-from engine.external.change_carrier import IntentDriver
-from engine.external.mirror_passes import Mirror
-from engine.external.mirror_watch import Watcher
+from engine.external.slurm.change_carrier import SlurmDriver
+from engine.external.slurm.mirror_passes import Mirror
+from engine.external.slurm.mirror_watch import Watcher
 from engine.loop import EngineLoop
 from engine.model.commands import Define, Submit
 from engine.model.specs import CellSpec, Resources, RunSpec, Settings, TaskGroup, WorkloadSpec
@@ -39,7 +39,7 @@ class SlurmRoom:
         self.watcher = Watcher(self.connection, self.mirror, where=cluster.socket, acts=True)
         self.watcher.start()
         after.callback(self.watcher.stop)
-        self.driver = IntentDriver(
+        self.driver = SlurmDriver(
             self.connection, self.loop, self.mirror.job_of, acted=self.watcher.poke, missing=self.mirror.missing
         )
         self.driver.start()

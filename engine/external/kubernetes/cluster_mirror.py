@@ -12,7 +12,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -30,7 +29,7 @@ from engine.external.kubernetes_api.observation import ClusterObservation
 from engine.external.kubernetes_api.reflector import ReflectorReport
 from engine.external.kubernetes_api.resources import ResourceReader
 from engine.external.kubernetes_api.transport import KubernetesTransport
-from engine.external.mirror_passes import AT_ONCE, Call, MirrorPass, live_of, observe
+from engine.external.mirror_pass import Call, MirrorPass, live_of, tell
 from engine.external.mirror_report import LeftOut, UnsupportedCounts
 from engine.model import external_cells as seen
 from engine.model.errors import MusterError, UnreachableError
@@ -303,9 +302,7 @@ class ClusterMirror:
 
     def _tell(self, told: list[seen.AnySeen]) -> None:
         left: list[str] = []
-        for at in range(0, len(told), AT_ONCE):
-            part = tuple(told[at : at + AT_ONCE])
-            out = self._call(partial(observe, part)).left_out
+        for part, out in tell(self._call, told):
             left += out
             for each in part:
                 if not isinstance(each, seen.WorkloadSeen | seen.WorkloadGone | seen.NodeGone):

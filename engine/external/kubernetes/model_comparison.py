@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from engine.control import Engine
-from engine.external.mirror_passes import Call
+from engine.external.mirror_pass import Call
 from engine.external.mirror_report import ModelAgreement, ModelDisagreement
 from engine.external.slurm.limits import FITS
 from engine.model.external_cells import WorkloadSeen

@@ -1,2 +1,3 @@
-"""Slurm as it is reached from outside: slurmrestd, its own commands where they are at hand, and what both answer. It
-imports `engine.model` and `engine.state` only. Start at `connection`."""
+"""A cell that Slurm decides: what slurmrestd shows, and Slurm's own commands where they are at hand, becomes what the
+cell is said to have, and approved changes become requests to it. Start at `connection`, then read `mirror_passes` and
+`change_carrier`."""

@@ -13,8 +13,8 @@ from cells import workload
 
 from console.cli.main import run
 from console.commands.acting import in_this_folder
-from engine.external.change_carrier import place_of_queue
 from engine.external.mirror_report import MirrorReport
+from engine.external.slurm.change_carrier import place_of_queue
 from engine.external.slurm.job_requests import JobDestination, home_of, wish_of
 from engine.model.specs import RunSpec
 from tests.console.fake_client import FakeClient

@@ -13,7 +13,7 @@ from kubernetes_room import KueueQueue
 
 from console.service.dry_runs import DryRuns
 from engine.control import Engine
-from engine.external.kubernetes_carrier import KubernetesDriver
+from engine.external.kubernetes.change_carrier import KubernetesDriver
 from engine.loop import EngineLoop
 from engine.model.commands import Define
 from engine.model.errors import RefusedError

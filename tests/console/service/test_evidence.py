@@ -33,7 +33,7 @@ def test_slurm_is_asked_for_one_intent_at_a_time_and_what_it_showed_is_kept(monk
         assert go_on.wait(PATIENCE_S)
         return FarLook(at_ms=now_ms, shows="done")
 
-    monkeypatch.setattr("engine.external.submission_carrier.look", look)
+    monkeypatch.setattr("engine.external.slurm.submission_carrier.look", look)
     monkeypatch.setattr(slurm_cell, "EVIDENCE_WAIT_S", 0.01)
     monkeypatch.setattr(slurm_cell, "EVIDENCE_S", 600.0)
     loop = EngineLoop(engine)

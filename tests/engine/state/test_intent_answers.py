@@ -11,10 +11,10 @@ from cells import small_cell, workload
 from made_up_slurm import Connection, EngineLedger, MadeUpSlurm, OneByOne, live, outside_cell, put_in_doubt
 
 from engine.control import Engine
-from engine.external import submission_carrier
+from engine.external.slurm import submission_carrier
 from engine.external.slurm.capabilities import SlurmRefused, SlurmUnavailable
 from engine.external.slurm.records import Job, JobList, JobRequest, PastJob
-from engine.external.submission_carrier import Submitter
+from engine.external.slurm.submission_carrier import Submitter
 from engine.model import commands as cmd
 from engine.model import events as ev
 from engine.model.errors import NotFoundError, RefusedError, SpecError

@@ -12,7 +12,7 @@ import pytest
 from slurm_cluster import RELEASES, SlurmCluster, own, shared, soon
 from slurm_room import SlurmRoom, room
 
-from engine.external import submission_carrier
+from engine.external.slurm import submission_carrier
 from engine.model.commands import AnswerIntent
 from engine.state.external_cell import Phase
 

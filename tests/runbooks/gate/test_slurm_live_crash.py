@@ -9,7 +9,7 @@ import pytest
 from slurm_cluster import RELEASES, own, soon
 from slurm_room import room
 
-from engine.external import submission_carrier
+from engine.external.slurm import submission_carrier
 
 pytestmark = pytest.mark.slow
 

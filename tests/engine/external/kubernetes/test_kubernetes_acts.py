@@ -17,10 +17,10 @@ from kubernetes_room import QUEUES, KubernetesRoom, KueueQueue
 
 from engine.external.intent_carrier import GIVE_UP_MS
 from engine.external.kubernetes.acting import PatchFiles, lacks_of, rehearse
+from engine.external.kubernetes.change_carrier import look_at
 from engine.external.kubernetes.change_requests import ChangeApi, ChangeRequest
 from engine.external.kubernetes.job_manifests import MARK
 from engine.external.kubernetes_api.transport import KubernetesTransport
-from engine.external.kubernetes_carrier import look_at
 from engine.model import commands as cmd
 from engine.model.errors import RefusedError
 from engine.model.specs import QueueSpec, Taint

@@ -11,13 +11,13 @@ from cells import small_cell, workload
 from made_up_slurm import EngineLedger, MadeUpSlurm, outside_cell
 
 from engine.control import Engine
-from engine.external.change_carrier import AGAIN_WITHIN_MS, BOOT_EVERY_S, MAX_AGAIN, ChangeCarrier
 from engine.external.intent_carrier import GIVE_UP_MS
 from engine.external.observed_changes import intend, new_intent
 from engine.external.slurm.capabilities import SlurmRefused, SlurmUnavailable
+from engine.external.slurm.change_carrier import AGAIN_WITHIN_MS, BOOT_EVERY_S, MAX_AGAIN, SlurmCarrier
 from engine.external.slurm.names import check_name
 from engine.external.slurm.records import Job, JobList, JobRequest, Node
-from engine.external.submission_carrier import SAFE_S
+from engine.external.slurm.submission_carrier import SAFE_S
 from engine.model import commands as cmd
 from engine.model.commands import AnyCommand
 from engine.model.errors import RefusedError, SpecError
@@ -116,7 +116,7 @@ class Room:
 
     def new_actor(self) -> None:
         """As after a restart of Muster."""
-        self.actor = ChangeCarrier(
+        self.actor = SlurmCarrier(
             Far(self.slurm), EngineLedger(self.engine), self.meant.get, clock=self.slurm.clock, wall_ms=self.now_ms,
             is_coming=lambda workload: workload in self.coming, knows_jobs=lambda: self.knows,
             forbidden=lambda number: self.forbidden,

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scripted_slurm import NOW_S, World, job, running
 
-from engine.external.mirror_watch import PastRunsReader, runs_of
 from engine.external.slurm.capabilities import SlurmLacks
 from engine.external.slurm.limits import ClusterLimits
+from engine.external.slurm.mirror_watch import PastRunsReader, runs_of
 from engine.external.slurm.records import Association, PastJob, Qos
 from engine.model.twin_queries import AskStart
 from engine.state.cell_state import State

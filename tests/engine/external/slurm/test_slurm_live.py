@@ -14,9 +14,9 @@ from cutting_proxy import CuttingProxy
 from played_slurm import PlayedSlurm
 from slurm_cluster import RELEASES, SlurmCluster, own, shared, soon
 
-from engine.external.mapping import standing
 from engine.external.slurm.capabilities import SlurmDenied, SlurmGone, SlurmLacks, SlurmRefused, SlurmUnavailable
 from engine.external.slurm.connection import SlurmConnection
+from engine.external.slurm.mapping import standing
 from engine.external.slurm.records import Job, JobRequest, ReservationWish
 
 pytestmark = pytest.mark.thorough

@@ -14,10 +14,10 @@ import pytest
 from scripted_slurm import NOW_S, World, job, running
 
 from console.views.external_scheduler import mirror_trouble
-from engine.external.mapping import RESUME_TIMEOUT_S
-from engine.external.mirror_watch import Watcher
 from engine.external.slurm.capabilities import SlurmUnavailable
 from engine.external.slurm.limits import reason_words
+from engine.external.slurm.mapping import RESUME_TIMEOUT_S
+from engine.external.slurm.mirror_watch import Watcher
 from engine.external.slurm.records import JobList, Node, PastJob, SlurmNodes
 from engine.model.commands import IntentChange, SettleIntents, Submit
 from engine.model.list_queries import Query
@@ -440,7 +440,7 @@ def test_a_controller_that_died_is_said_to_be_lost_while_its_answer_is_still_awa
         raise SlurmUnavailable("at last")
 
     pings = iter((True, False, True, False, False))
-    monkeypatch.setattr("engine.external.mirror_watch.PATIENCE_S", 0.02)
+    monkeypatch.setattr("engine.external.slurm.mirror_watch.PATIENCE_S", 0.02)
     monkeypatch.setattr(world.cluster, "jobs", held_for_half_a_minute)
     monkeypatch.setattr(world.cluster, "answers", lambda: next(pings), raising=False)
     watcher = Watcher(world.cluster, world.mirror, where="here")

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from slurm_cluster import SAMPLES
 from slurm_samples import EARLY, LATER, VERSIONS, needs_samples, sample
 
-from engine.external.mapping import standing
 from engine.external.slurm import entries
 from engine.external.slurm.answers import read_all, split
+from engine.external.slurm.mapping import standing
 from engine.external.slurm.records import UNLIMITED, Job
 
 READERS = {

@@ -11,7 +11,7 @@ from cells import workload
 from made_up_slurm import Connection, EngineLedger, MadeUpSlurm, OneByOne, live, outside_cell
 
 from engine.control import Engine
-from engine.external.submission_carrier import Submitter
+from engine.external.slurm.submission_carrier import Submitter
 from engine.model.commands import Submit
 from engine.model.specs import RunSpec
 from engine.state.external_cell import Phase

@@ -13,9 +13,9 @@ import pytest
 from slurm_cluster import RELEASES, SlurmCluster, own, shared, soon
 
 from engine.control import Engine
-from engine.external.mirror_passes import Mirror
-from engine.external.mirror_watch import Watcher
 from engine.external.slurm.answers import number_in
+from engine.external.slurm.mirror_passes import Mirror
+from engine.external.slurm.mirror_watch import Watcher
 from engine.loop import EngineLoop
 from engine.model.commands import Define
 from engine.model.details import WorkloadDetail

@@ -19,11 +19,12 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from engine.external.mirror_passes import Call, ClusterAnswer, Mirror, MirrorPass, observe
+from engine.external.mirror_pass import Call, MirrorPass, observe
 from engine.external.mirror_report import MirrorReport
 from engine.external.slurm.capabilities import SlurmRefused, SlurmUnavailable
 from engine.external.slurm.job_requests import SKEW_S
 from engine.external.slurm.limits import ClusterLimits, Limit
+from engine.external.slurm.mirror_passes import ClusterAnswer, Mirror
 from engine.external.slurm.names import ident
 from engine.external.slurm.records import Association, Diag, Job, PastJob, Share
 from engine.model.errors import MusterError, UnreachableError

@@ -1,6 +1,6 @@
 """Carriage of changes to Slurm, step by step, and the threads that carry intents from the journal.
 
-`ChangeCarrier` takes one intent after the other and one step after the other. Each step is looked at, done unless it is
+`SlurmCarrier` takes one intent after the other and one step after the other. Each step is looked at, done unless it is
 done already, and read back. An intent that could not be carried in time is given up: a cancel that comes hours after it
 was approved is another act than the one approved.
 
@@ -10,7 +10,7 @@ be told apart. A cancel, or a job that was put back in its queue, counts as forg
 hardly anybody undoes those. A setting counts as forgotten where the slurmctld that showed it has ended and the setting
 is the one from before. Everything else is left to a person, and so is what was approved too long ago.
 
-`IntentDriver` runs two threads, one for submissions and one for all other changes, so that a drain does not wait behind
+`SlurmDriver` runs two threads, one for submissions and one for all other changes, so that a drain does not wait behind
 a thousand jobs. What is the same for every outside scheduler is in `intent_carrier`.
 """
 
@@ -40,7 +40,7 @@ from engine.external.slurm import job_requests
 from engine.external.slurm.capabilities import SlurmGone, SlurmRefused, SlurmUnavailable
 from engine.external.slurm.job_requests import JobDestination, home_of
 from engine.external.slurm.records import Job
-from engine.external.submission_carrier import SAFE_S, Submitter
+from engine.external.slurm.submission_carrier import SAFE_S, Submitter
 from engine.loop import EngineLoop
 from engine.model import commands as cmd
 from engine.model.commands import IntentChange
@@ -171,7 +171,7 @@ MAX_MUTE = 3
 """So often is waited for what tells it; acts do not depend on that."""
 
 
-class ChangeCarrier(IntentCarrier[SlurmIntent]):
+class SlurmCarrier(IntentCarrier[SlurmIntent]):
     """Acts of one cell."""
 
     away = (SlurmUnavailable, SlurmRefused)
@@ -451,7 +451,7 @@ def is_under_way(engine: Engine, workload: str) -> bool:
     return any(intents.named.get(intent.token) in names for intent in intents.open.values())
 
 
-class IntentDriver:
+class SlurmDriver:
     """`far` is a `SlurmConnection`. `job_of`: the job a workload of the cell is. `missing`: workloads under way that
     the mirror has seen and does not find any more. `knows_jobs`: whether the mirror has seen any list of jobs yet."""
 
@@ -491,7 +491,7 @@ class IntentDriver:
         def is_coming(workload: str) -> bool:
             return loop.call(lambda engine: is_under_way(engine, workload))
 
-        self.actor = ChangeCarrier(
+        self.actor = SlurmCarrier(
             far, ledger, job_of, wall_ms=cell_ms, acted=acted, may_act=may_act, is_coming=is_coming,
             knows_jobs=knows_jobs, forbidden=lambda number: loop.call(lambda engine: forbidden(engine, number)),
         )  # fmt: skip

@@ -292,7 +292,7 @@ class JobMapping:
         self, job: Job, name: str, known: Collection[str], rank: int = 0, wanted: WorkloadSpec | None = None
     ) -> seen.WorkloadSeen | None:
         """The job as a workload of that name; None where it is in no partition that is known. `rank`: as
-        `engine.external.mapping` has it, while it waits. `wanted`: what was submitted through Muster
+        `engine.external.slurm.mapping` has it, while it waits. `wanted`: what was submitted through Muster
         and became this job."""
         asked = self._asked(job.partition)
         if asked is None:

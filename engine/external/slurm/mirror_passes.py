@@ -1,9 +1,8 @@
 """The mirror of one Slurm cluster in one engine: one pass reads what is new there and gives it to the engine.
 
-A pass asks for what may have changed, turns it into observations (`engine.external.mapping`), and gives the engine
-those that differ from the last ones. A look reads the whole list of jobs, a glance only the states of those that moved.
-The mirror keeps nothing that another first look would not find again. `engine.external.mirror_watch` decides when a
-pass is made.
+A pass asks for what may have changed, turns it into observations (`mapping`), and gives the engine those that differ
+from the last ones. A look reads the whole list of jobs, a glance only the states of those that moved. The mirror keeps
+nothing that another first look would not find again. `mirror_watch` decides when a pass is made.
 """
 
 from __future__ import annotations
@@ -11,16 +10,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
 from engine.control import Engine
-from engine.external.mapping import BootTimes, JobMapping, Machines, Order, machines, tasks_of
+from engine.external.mirror_pass import Call, MirrorPass, live_of, tell
 from engine.external.mirror_report import LeftOut, UnsupportedCounts
 from engine.external.slurm.capabilities import SlurmGone, SlurmRefused
 from engine.external.slurm.job_requests import SKEW_S, Identities, RecordedSubmission, number_of, token_in
 from engine.external.slurm.limits import ClusterLimits
+from engine.external.slurm.mapping import BootTimes, JobMapping, Machines, Order, machines, tasks_of
 from engine.external.slurm.records import (
     OVER_STATES,
     Job,
@@ -34,9 +34,9 @@ from engine.external.slurm.records import (
 )
 from engine.external.slurm.records import JobList as Listed
 from engine.model import external_cells as seen
-from engine.model.commands import Observe, Receipt, Submit
+from engine.model.commands import Submit
 from engine.model.errors import MusterError
-from engine.model.specs import WorkloadSpec, WorkloadState
+from engine.model.specs import WorkloadSpec
 from engine.state.cell_state import members
 from engine.state.external_cell import wanted as wish_in
 
@@ -45,11 +45,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-Call = Callable[[Callable[[Engine], Any]], Any]
-"""Runs a function on the engine's thread (`EngineLoop.call`)."""
 
-AT_ONCE = 400
-"""Observations of one turn of the engine: each takes it some 50 us, and others wait meanwhile."""
 MAX_GLANCED = 64
 """Jobs that are asked for one by one in a glance, of those that moved, and of those that are tracked."""
 MAX_LOOKED_UP = 64
@@ -60,23 +56,6 @@ MACHINES_EVERY_S = 30.0
 """Partitions, QOS and reservations change when people change them."""
 _ORDER = {"finished": 0, "failed": 0, "cancelled": 0, "suspended": 1, "held": 2, "waiting": 2, "queued": 2}
 """What leaves nodes is told before what comes to them."""
-
-
-class MirrorPass(msgspec.Struct, frozen=True, kw_only=True):
-    """One pass over the cluster."""
-
-    at_s: float
-    jobs: int
-    nodes: int
-    changed: int
-    """Observations that were told."""
-    asked_s: float
-    """Wall seconds that Slurm's answers took."""
-    told_s: float
-    """Wall seconds from the answers until the engine had it all."""
-    unchanged: bool
-    behind: int = 0
-    """Jobs that moved and were not asked for yet: more moved than a glance asks for."""
 
 
 class ClusterAnswer(NamedTuple):
@@ -523,19 +502,13 @@ class Mirror:
 
     def _tell_all(self, told: list[seen.AnySeen]) -> None:
         left: list[str] = []
-        for at in range(0, len(told), AT_ONCE):
-            part = tuple(told[at : at + AT_ONCE])
-            left += self._call(partial(observe, part)).left_out
+        for part, out in tell(self._call, told):
+            left += out
             for each in part:
                 if isinstance(each, seen.WorkloadSeen) and each.spec.array is None:
                     self._told[each.spec.id] = each
         if told:
             self._left_engine = tuple(left[:100])
-
-
-def observe(part: tuple[seen.AnySeen, ...], engine: Engine) -> Receipt:
-    """Give the engine observations, on its thread."""
-    return engine.command(Observe(seen=part))
 
 
 def _subject(each: seen.AnySeen) -> tuple[str, str]:
@@ -592,12 +565,6 @@ def wanted_of(tokens: Collection[str], engine: Engine) -> dict[str, WorkloadSpec
             if isinstance(command, Submit):
                 found[intent.token] = command.workloads[0]
     return found
-
-
-def live_of(engine: Engine) -> list[str]:
-    """Workloads that have not ended."""
-    w = engine.state.workloads
-    return [name for row, name in enumerate(w.ids) if not WorkloadState(w.state[row]).terminal]
 
 
 def ended(name: str, last: Job | None, attempts: Iterable[PastJob]) -> Job | None:
