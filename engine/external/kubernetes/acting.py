@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from engine.external.kubernetes.change_requests import ChangeApi, ChangeRequest, ChangeStep, look, steps_of
+from engine.external.kubernetes.change_requests import ChangeApi, ChangeRequest, KubernetesChange, look, steps_of
 from engine.external.kubernetes.job_manifests import APPLIED_MARK, MARK
 from engine.external.kubernetes_api.capabilities import is_allowed
 from engine.external.kubernetes_api.errors import EvictionBlocked, KubernetesStale
@@ -73,7 +73,7 @@ def rehearse(api: ChangeApi, command: cmd.AnyCommand, token: str) -> tuple[str, 
     return (*lines, *more)
 
 
-def _rehearsed(api: ChangeApi, step: ChangeStep, token: str) -> str:
+def _rehearsed(api: ChangeApi, step: KubernetesChange, token: str) -> str:
     """Objects change all the time: one that did between reading and trying is read again."""
     for left in reversed(range(MAX_STALE)):
         seen = look(api, step, token)

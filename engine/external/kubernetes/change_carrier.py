@@ -31,7 +31,14 @@ from engine.external.intent_carrier import (
     few,
 )
 from engine.external.kubernetes.acting import PatchFiles, lacks_of, rehearse, ways_of
-from engine.external.kubernetes.change_requests import ChangeApi, ChangeRequest, ChangeStep, StepReading, look, steps_of
+from engine.external.kubernetes.change_requests import (
+    ChangeApi,
+    ChangeRequest,
+    KubernetesChange,
+    KubernetesReading,
+    look,
+    steps_of,
+)
 from engine.external.kubernetes_api.errors import (
     EvictionBlocked,
     KubernetesDenied,
@@ -58,11 +65,11 @@ MAX_LOOKED_AT = 20
 
 
 class KubernetesStep(CarriedStep, kw_only=True):
-    step: ChangeStep
+    step: KubernetesChange
     ours: bool = False
     requests: tuple[ChangeRequest, ...] = ()
 
-    def see(self, seen: StepReading) -> None:
+    def see(self, seen: KubernetesReading) -> None:
         self.standing, self.text, self.ours = seen.standing, seen.text, self.ours or seen.ours
         self.requests = seen.requests if seen.standing == "to do" else ()
 

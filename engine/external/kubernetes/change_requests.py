@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from engine.external.change_steps import ChangeStep, StepReading
 from engine.external.kubernetes.job_manifests import APPLIED_MARK, MARK, PRIORITY, job_manifest, job_name
 from engine.external.kubernetes.names import QueueName, node_name, queue_name, workload_name
 from engine.external.kubernetes.queue_quotas import changed_groups
@@ -25,7 +26,6 @@ from engine.external.kubernetes_api.errors import KubernetesGone, KubernetesUnre
 from engine.external.kubernetes_api.transport import KubernetesTransport
 from engine.model import commands as cmd
 from engine.model.errors import RefusedError
-from engine.model.external_cells import StepStanding
 from engine.model.specs import QueueSpec, Taint, WorkloadSpec
 
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
@@ -63,12 +63,9 @@ READ_BACK: dict[Do, str] = {
 Raw = Mapping[str, Any]
 
 
-class ChangeStep(msgspec.Struct, frozen=True):
-    do: Do
-    target: str
-    """Id of a workload, node or queue."""
-    value: str = ""
-    """A priority class; of a quota what becomes of work above it."""
+class KubernetesChange(ChangeStep[Do], frozen=True):
+    """Of a workload, node or queue, by its id. `value`: a priority class; of a quota what becomes of work above it."""
+
     queue: QueueSpec | None = None
     work: WorkloadSpec | None = None
     taint: Taint | None = None
@@ -88,17 +85,15 @@ class ChangeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Of an eviction: the gang that the pod is of."""
 
 
-class StepReading(msgspec.Struct, frozen=True, kw_only=True):
-    """A reading of the thing that a step changes. `ours`: the intent wrote it. `requests` make it so, in their order;
-    what was sent before the last of them is read again."""
+class KubernetesReading(StepReading, frozen=True, kw_only=True):
+    """`ours`: the intent wrote it. `requests` make it so, in their order; what was sent before the last of them is read
+    again."""
 
-    standing: StepStanding
-    text: str
     ours: bool = False
     requests: tuple[ChangeRequest, ...] = ()
 
 
-def steps_of(command: cmd.AnyCommand) -> list[ChangeStep]:
+def steps_of(command: cmd.AnyCommand) -> list[KubernetesChange]:
     return list(_steps(command))
 
 
@@ -107,35 +102,35 @@ def read_back(command: cmd.AnyCommand) -> str:
     return "; ".join(dict.fromkeys(READ_BACK[step.do] for step in _steps(command)))
 
 
-def _steps(command: cmd.AnyCommand) -> Iterator[ChangeStep]:
+def _steps(command: cmd.AnyCommand) -> Iterator[KubernetesChange]:
     match command:
         case cmd.Submit(workloads=workloads):
-            yield from (ChangeStep("submit", spec.id, work=spec) for spec in workloads)
+            yield from (KubernetesChange("submit", spec.id, work=spec) for spec in workloads)
         case cmd.Hold(ids=ids):
-            yield from (ChangeStep("hold", id_) for id_ in ids)
+            yield from (KubernetesChange("hold", id_) for id_ in ids)
         case cmd.Release(ids=ids):
-            yield from (ChangeStep("release", id_) for id_ in ids)
+            yield from (KubernetesChange("release", id_) for id_ in ids)
         case cmd.Cancel(ids=ids):
-            yield from (ChangeStep("cancel", id_) for id_ in ids)
+            yield from (KubernetesChange("cancel", id_) for id_ in ids)
         case cmd.SetPriority(ids=ids, priority_class=to):
-            yield from (ChangeStep("set priority", id_, to) for id_ in ids)
+            yield from (KubernetesChange("set priority", id_, to) for id_ in ids)
         case cmd.HoldQueues(names=names):
-            yield from (ChangeStep("hold queue", name) for name in names)
+            yield from (KubernetesChange("hold queue", name) for name in names)
         case cmd.DrainQueues(names=names):
-            yield from (ChangeStep("drain queue", name) for name in names)
+            yield from (KubernetesChange("drain queue", name) for name in names)
         case cmd.OpenQueues(names=names):
-            yield from (ChangeStep("open queue", name) for name in names)
+            yield from (KubernetesChange("open queue", name) for name in names)
         case cmd.ChangeQueue(queue=queue, over=over):
-            yield ChangeStep("set quota", queue.name, over, queue=queue)
+            yield KubernetesChange("set quota", queue.name, over, queue=queue)
         case cmd.Cordon(ids=ids):
-            yield from (ChangeStep("cordon", id_) for id_ in ids)
+            yield from (KubernetesChange("cordon", id_) for id_ in ids)
         case cmd.Uncordon(ids=ids):
-            yield from (ChangeStep("uncordon", id_) for id_ in ids)
+            yield from (KubernetesChange("uncordon", id_) for id_ in ids)
         case cmd.TaintNodes(ids=ids, taint=taint, remove=remove):
-            yield from (ChangeStep("untaint" if remove else "taint", id_, taint=taint) for id_ in ids)
+            yield from (KubernetesChange("untaint" if remove else "taint", id_, taint=taint) for id_ in ids)
         case cmd.Drain(ids=ids):
-            yield from (ChangeStep("cordon", id_) for id_ in ids)
-            yield from (ChangeStep("empty", id_) for id_ in ids)
+            yield from (KubernetesChange("cordon", id_) for id_ in ids)
+            yield from (KubernetesChange("empty", id_) for id_ in ids)
 
 
 class ChangeApi:
@@ -166,7 +161,7 @@ class ChangeApi:
         self._line.change(request.what, request.method, request.path, body, query, request.content_type)
 
 
-def look(api: ChangeApi, step: ChangeStep, token: str) -> StepReading:
+def look(api: ChangeApi, step: KubernetesChange, token: str) -> KubernetesReading:
     """Read whether a step is done, what shows it, and what would make it so. Raises KubernetesRefused,
     KubernetesUnavailable, and SpecError or RefusedError for what cannot be asked of the cluster."""
     if step.do == "submit":
@@ -181,7 +176,7 @@ def look(api: ChangeApi, step: ChangeStep, token: str) -> StepReading:
 # -- work -------------------------------------------------------------------------------------------------------------
 
 
-def _look_at_submission(api: ChangeApi, step: ChangeStep, token: str) -> StepReading:
+def _look_at_submission(api: ChangeApi, step: KubernetesChange, token: str) -> KubernetesReading:
     assert step.work is not None
     manifest = job_manifest(step.work, token)
     namespace, name = manifest["metadata"]["namespace"], job_name(step.work.id, token)
@@ -190,21 +185,21 @@ def _look_at_submission(api: ChangeApi, step: ChangeStep, token: str) -> StepRea
         found = api.read(f"reading job {name}", f"{path}/{name}")
     except KubernetesGone:
         request = ChangeRequest(what=f"creating job {name}", method="POST", path=path, body=manifest)
-        return StepReading(standing="to do", text=f"there is no job {namespace}/{name}", requests=(request,))
+        return KubernetesReading(standing="to do", text=f"there is no job {namespace}/{name}", requests=(request,))
     if not _is_ours(found, token):
         raise RefusedError(f"job {namespace}/{name} is somebody else's", "Submit it under another id")
-    return StepReading(standing="done", text=f"job {namespace}/{name} is there", ours=True)
+    return KubernetesReading(standing="done", text=f"job {namespace}/{name} is there", ours=True)
 
 
-def _look_at_workload(api: ChangeApi, step: ChangeStep, token: str) -> StepReading:
+def _look_at_workload(api: ChangeApi, step: KubernetesChange, token: str) -> KubernetesReading:
     meant = workload_name(step.target)
     path = f"{KUEUE}/namespaces/{meant.namespace}/workloads/{meant.name}"
     try:
         work = api.read(f"reading {step.target}", path)
     except KubernetesGone:
-        return StepReading(standing="gone", text=f"{step.target} is no longer there")
+        return KubernetesReading(standing="gone", text=f"{step.target} is no longer there")
     if not str(work["metadata"]["uid"]).startswith(meant.uid):
-        return StepReading(standing="gone", text=f"{step.target}: its name is another workload's now")
+        return KubernetesReading(standing="gone", text=f"{step.target}: its name is another workload's now")
     if step.do == "cancel":
         return _look_at_cancel(api, step, work, token)
     if step.do == "set priority":
@@ -212,11 +207,11 @@ def _look_at_workload(api: ChangeApi, step: ChangeStep, token: str) -> StepReadi
     active, wanted = work["spec"].get("active", True), step.do == "release"
     text = f"{step.target} is {'active' if active else 'not active'}"
     if active == wanted:
-        return StepReading(standing="done", text=text, ours=_is_ours(work, token))
+        return KubernetesReading(standing="done", text=text, ours=_is_ours(work, token))
     if step.do == "hold" and _is(work, "QuotaReserved"):
-        return StepReading(standing="gone", text=f"{step.target} has been admitted since, and is left to run")
+        return KubernetesReading(standing="gone", text=f"{step.target} has been admitted since, and is left to run")
     what = f"{'releasing' if wanted else 'holding'} {step.target}"
-    return StepReading(
+    return KubernetesReading(
         standing="to do", text=text, requests=(_patch(what, path, work, token, spec={"active": wanted}),)
     )
 
@@ -234,18 +229,18 @@ def _owner(work: Raw) -> tuple[str, str]:
     )
 
 
-def _look_at_cancel(api: ChangeApi, step: ChangeStep, work: Raw, token: str) -> StepReading:
+def _look_at_cancel(api: ChangeApi, step: KubernetesChange, work: Raw, token: str) -> KubernetesReading:
     path, uid = _owner(work)
     try:
         owner = api.read(f"reading the owner of {step.target}", path)
     except KubernetesGone:
-        return StepReading(standing="done", text=f"{step.target}: its owner is gone")
+        return KubernetesReading(standing="done", text=f"{step.target}: its owner is gone")
     about = owner["metadata"]
     if about["uid"] != uid:
-        return StepReading(standing="done", text=f"{step.target}: its owner is gone")
+        return KubernetesReading(standing="done", text=f"{step.target}: its owner is gone")
     if "deletionTimestamp" in about:
         waits = ", ".join(about.get("finalizers", ())) or "nothing"
-        return StepReading(
+        return KubernetesReading(
             standing="changing", text=f"{step.target} is being deleted, and waits for {waits}", ours=True
         )
     what = f"cancelling {step.target}"
@@ -254,35 +249,35 @@ def _look_at_cancel(api: ChangeApi, step: ChangeStep, work: Raw, token: str) -> 
     options = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
     delete = ChangeRequest(what=what, method="DELETE", path=path, body=options)
     requests = (delete,) if _is_ours(owner, token) else (mark, delete)
-    return StepReading(standing="to do", text=f"{step.target} is there", requests=requests)
+    return KubernetesReading(standing="to do", text=f"{step.target} is there", requests=requests)
 
 
-def _look_at_priority(api: ChangeApi, step: ChangeStep, work: Raw, token: str) -> StepReading:
+def _look_at_priority(api: ChangeApi, step: KubernetesChange, work: Raw, token: str) -> KubernetesReading:
     now = work["spec"].get("priorityClassRef", {}).get("name", "")
     text = f"{step.target} has priority class {now or 'none'}"
     if now == step.value:
-        return StepReading(standing="done", text=text, ours=_is_ours(work, token))
+        return KubernetesReading(standing="done", text=text, ours=_is_ours(work, token))
     path, uid = _owner(work)
     owner = api.read(f"reading the owner of {step.target}", path)
     if owner["metadata"]["uid"] != uid:
-        return StepReading(standing="gone", text=f"{step.target}: its owner is gone")
+        return KubernetesReading(standing="gone", text=f"{step.target}: its owner is gone")
     if owner["metadata"].get("labels", {}).get(PRIORITY) == step.value:
-        return StepReading(standing="changing", text=f"{text}; Kueue has yet to follow its owner", ours=True)
+        return KubernetesReading(standing="changing", text=f"{text}; Kueue has yet to follow its owner", ours=True)
     what = f"setting the priority of {step.target}"
     request = _patch(what, path, owner, token, labels={PRIORITY: step.value})
-    return StepReading(standing="to do", text=text, requests=(request,))
+    return KubernetesReading(standing="to do", text=text, requests=(request,))
 
 
 # -- queues -----------------------------------------------------------------------------------------------------------
 
 
-def _look_at_queue(api: ChangeApi, step: ChangeStep, token: str) -> StepReading:
+def _look_at_queue(api: ChangeApi, step: KubernetesChange, token: str) -> KubernetesReading:
     name = queue_name(step.target)
     path = _queue_path(name)
     try:
         queue = api.read(f"reading {step.target}", path)
     except KubernetesGone:
-        return StepReading(standing="gone", text=f"there is no {name.kind} {step.target}")
+        return KubernetesReading(standing="gone", text=f"there is no {name.kind} {step.target}")
     if step.do == "set quota":
         return _look_at_quota(step, name, path, queue, token)
     if name.kind == "Cohort":
@@ -290,16 +285,16 @@ def _look_at_queue(api: ChangeApi, step: ChangeStep, token: str) -> StepReading:
     now, wanted = queue["spec"].get("stopPolicy", "None"), STOP_POLICIES[step.do]
     text = f"{step.target} has stopPolicy {now}"
     if now == wanted:
-        return StepReading(standing="done", text=text, ours=_is_ours(queue, token))
+        return KubernetesReading(standing="done", text=text, ours=_is_ours(queue, token))
     request = _patch(f"setting {step.target} to {wanted}", path, queue, token, spec={"stopPolicy": wanted})
-    return StepReading(standing="to do", text=text, requests=(request,))
+    return KubernetesReading(standing="to do", text=text, requests=(request,))
 
 
 def _queue_path(name: QueueName) -> str:
     return QUEUES[name.kind] % ((name.namespace, name.name) if name.namespace else (name.name,))
 
 
-def _look_at_quota(step: ChangeStep, name: QueueName, path: str, queue: Raw, token: str) -> StepReading:
+def _look_at_quota(step: KubernetesChange, name: QueueName, path: str, queue: Raw, token: str) -> KubernetesReading:
     assert step.queue is not None
     if name.kind == "LocalQueue":
         raise RefusedError(f"{step.target}: a LocalQueue has no quota", "Change that of its ClusterQueue")
@@ -308,7 +303,7 @@ def _look_at_quota(step: ChangeStep, name: QueueName, path: str, queue: Raw, tok
     groups = queue["spec"].get("resourceGroups", [])
     wanted = changed_groups(groups, step.queue)
     if wanted == groups:
-        return StepReading(standing="done", text=f"{step.target} has these quotas", ours=_is_ours(queue, token))
+        return KubernetesReading(standing="done", text=f"{step.target} has these quotas", ours=_is_ours(queue, token))
     body = {
         "apiVersion": queue["apiVersion"],
         "kind": name.kind,
@@ -318,7 +313,7 @@ def _look_at_quota(step: ChangeStep, name: QueueName, path: str, queue: Raw, tok
     request = ChangeRequest(
         what=f"setting the quota of {step.target}", method="PATCH", path=path, body=body, content_type=APPLY
     )
-    return StepReading(standing="to do", text=f"{step.target} has other quotas", requests=(request,))
+    return KubernetesReading(standing="to do", text=f"{step.target} has other quotas", requests=(request,))
 
 
 def _applied(queue: Raw) -> dict[str, Any]:
@@ -335,13 +330,13 @@ def _applied(queue: Raw) -> dict[str, Any]:
 # -- nodes ------------------------------------------------------------------------------------------------------------
 
 
-def _look_at_node(api: ChangeApi, step: ChangeStep, token: str) -> StepReading:
+def _look_at_node(api: ChangeApi, step: KubernetesChange, token: str) -> KubernetesReading:
     name = node_name(step.target)
     path = f"/api/v1/nodes/{name}"
     try:
         node = api.read(f"reading node {name}", path)
     except KubernetesGone:
-        return StepReading(standing="gone", text=f"there is no node {name}")
+        return KubernetesReading(standing="gone", text=f"there is no node {name}")
     if step.do == "empty":
         return _look_at_pods(api, name, token)
     if step.taint is not None:
@@ -349,12 +344,12 @@ def _look_at_node(api: ChangeApi, step: ChangeStep, token: str) -> StepReading:
     closed, wanted = bool(node["spec"].get("unschedulable")), step.do == "cordon"
     text = f"node {name} is {'unschedulable' if closed else 'schedulable'}"
     if closed == wanted:
-        return StepReading(standing="done", text=text, ours=_is_ours(node, token))
+        return KubernetesReading(standing="done", text=text, ours=_is_ours(node, token))
     request = _patch(f"{step.do}ing node {name}", path, node, token, spec={"unschedulable": wanted})
-    return StepReading(standing="to do", text=text, requests=(request,))
+    return KubernetesReading(standing="to do", text=text, requests=(request,))
 
 
-def _look_at_taint(step: ChangeStep, taint: Taint, path: str, node: Raw, token: str) -> StepReading:
+def _look_at_taint(step: KubernetesChange, taint: Taint, path: str, node: Raw, token: str) -> KubernetesReading:
     """A node has one taint of a key and effect."""
     taints: list[Raw] = node["spec"].get("taints", [])
     others = [each for each in taints if (each["key"], each["effect"]) != (taint.key, taint.effect)]
@@ -362,14 +357,14 @@ def _look_at_taint(step: ChangeStep, taint: Taint, path: str, node: Raw, token: 
     has = any(each.get("value", "") == taint.value for each in mine)
     text = f"node {node['metadata']['name']} {'has' if has else 'does not have'} taint {taint.label}"
     if has if step.do == "taint" else not mine:
-        return StepReading(standing="done", text=text, ours=_is_ours(node, token))
+        return KubernetesReading(standing="done", text=text, ours=_is_ours(node, token))
     new = {"key": taint.key, "value": taint.value, "effect": taint.effect}
     wanted = [*others, *([new] if step.do == "taint" else [])]
     request = _patch(f"{step.do}ing {step.target}", path, node, token, spec={"taints": wanted})
-    return StepReading(standing="to do", text=text, requests=(request,))
+    return KubernetesReading(standing="to do", text=text, requests=(request,))
 
 
-def _look_at_pods(api: ChangeApi, node: str, token: str) -> StepReading:
+def _look_at_pods(api: ChangeApi, node: str, token: str) -> KubernetesReading:
     """The pods of one gang are to be evicted at a time, and the next when those have left."""
     fields = f"spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"
     pods = api.read(f"listing the pods of node {node}", "/api/v1/pods", {"fieldSelector": fields})["items"]
@@ -377,12 +372,12 @@ def _look_at_pods(api: ChangeApi, node: str, token: str) -> StepReading:
     leaving = [pod for pod in movable if "deletionTimestamp" in pod["metadata"]]
     stay = f"; {len(pods) - len(movable)} of DaemonSets and the node itself stay" if len(pods) > len(movable) else ""
     if not movable:
-        return StepReading(standing="done", text=f"node {node} is empty{stay}", ours=True)
+        return KubernetesReading(standing="done", text=f"node {node} is empty{stay}", ours=True)
     if leaving:
         text = f"node {node}: {len(leaving)} of {len(movable)} pods are leaving"
-        return StepReading(standing="changing", text=text, ours=True)
+        return KubernetesReading(standing="changing", text=text, ours=True)
     gangs = sorted(movable, key=_gang_of)
-    return StepReading(
+    return KubernetesReading(
         standing="to do",
         text=f"node {node} has {len(movable)} pods to evict",
         requests=tuple(_eviction(pod, token) for pod in gangs),

@@ -60,7 +60,7 @@ TWO_WAYS: frozenset[job_requests.Do] = frozenset(("hold", "release", "drain", "r
 
 
 class SlurmStep(CarriedStep, kw_only=True):
-    step: job_requests.SlurmChangeStep
+    step: job_requests.SlurmChange
     meant: Job | None
     tried_s: float = 0.0
     """Our clock: it was last asked for."""
@@ -68,7 +68,7 @@ class SlurmStep(CarriedStep, kw_only=True):
     before: str = ""
     """The setting before it was first asked for; empty: by another process."""
 
-    def see(self, seen: job_requests.SlurmChangeReading) -> None:
+    def see(self, seen: job_requests.SlurmReading) -> None:
         self.standing, self.text, self.setting = seen.standing, seen.text, seen.setting
         if self.step.do == "put back" and self.standing == "to do" and self.before not in ("", self.setting):
             self.standing = "done"  # it was put back since; that it began before then is another clock's word
@@ -95,7 +95,7 @@ class SlurmIntent(CarriedIntent, kw_only=True):
         return self.perhaps or any(part.tried for part in self.parts or ())
 
 
-LastSet = dict[tuple[str, str], tuple[int, job_requests.SlurmChangeStep]]
+LastSet = dict[tuple[str, str], tuple[int, job_requests.SlurmChange]]
 """What is set, of what -> number of the last intent that sets it, and by which step."""
 
 

@@ -8,8 +8,7 @@ workload that Slurm cannot be asked for is refused before anything is sent.
 job that had that id; the chosen name where the job was submitted through Muster. A job with another time of submission
 that was not put back is another job.
 
-A `SlurmChangeStep` is one change to one thing: whether it is done already, how it is done, and whether it then is. It
-is made only to the very job that was meant. Each step can be tried again, because it is looked at first.
+A `SlurmChange` is made only to the very job that was meant.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from engine.external.change_steps import ChangeStep, StepReading
 from engine.external.slurm.capabilities import Capabilities, Capability, SlurmGone
 from engine.external.slurm.records import (
     Job,
@@ -314,22 +314,16 @@ READ_BACK: dict[Do, str] = {
 _PARTITION_STATES: dict[Do, str] = {"down": "DOWN", "up": "UP", "inactive": "INACTIVE"}
 
 
-class SlurmChangeStep(msgspec.Struct, frozen=True):
-    do: Do
-    target: str
-    """Workload, node, partition or reservation."""
-    value: str = ""
-    """A QOS, a priority, a partition or the reason of a drain."""
+class SlurmChange(ChangeStep[Do], frozen=True):
+    """Of a workload, node, partition or reservation. `value`: a QOS, a priority, a partition or the reason of a
+    drain."""
+
     reservation: ReservationWish | None = None
     needed: bool = True
     """False: the intent is carried out although this is refused."""
 
 
-class SlurmChangeReading(msgspec.Struct, frozen=True):
-    """A reading of the thing that a step changes."""
-
-    standing: StepStanding
-    text: str
+class SlurmReading(StepReading, frozen=True):
     setting: str = ""
     """As it is set now, of what the step sets; of a job that is to end or begin anew, how often it was put back."""
 
@@ -362,7 +356,7 @@ JobOf = Callable[[str], Job | None]
 
 def steps_of(
     command: cmd.AnyCommand, number: int, far: JobChangeApi, job_of: JobOf
-) -> list[tuple[SlurmChangeStep, Job | None]]:
+) -> list[tuple[SlurmChange, Job | None]]:
     """Return the steps of a command, in order, each with the job that is meant."""
     steps = [(step, job_of(step.target) if step.do in OF_JOBS else None) for step in _steps(command, number)]
     if isinstance(command, cmd.Drain):
@@ -377,41 +371,41 @@ def read_back(command: cmd.AnyCommand) -> str:
     return "; ".join(dict.fromkeys(READ_BACK[step.do] for step in _steps(command, 0)))
 
 
-def _steps(command: cmd.AnyCommand, number: int) -> Iterator[SlurmChangeStep]:
+def _steps(command: cmd.AnyCommand, number: int) -> Iterator[SlurmChange]:
     match command:
         case cmd.Cancel(ids=ids):
-            yield from (SlurmChangeStep("cancel", id_) for id_ in ids)
+            yield from (SlurmChange("cancel", id_) for id_ in ids)
         case cmd.Hold(ids=ids):
-            yield from (SlurmChangeStep("hold", id_) for id_ in ids)
+            yield from (SlurmChange("hold", id_) for id_ in ids)
         case cmd.Release(ids=ids):
-            yield from (SlurmChangeStep("release", id_) for id_ in ids)
+            yield from (SlurmChange("release", id_) for id_ in ids)
         case cmd.Requeue(ids=ids) | cmd.Preempt(ids=ids):
-            yield from (SlurmChangeStep("put back", id_) for id_ in ids)
+            yield from (SlurmChange("put back", id_) for id_ in ids)
         case cmd.SetQos(ids=ids, qos=qos):
-            yield from (SlurmChangeStep("set qos", id_, qos) for id_ in ids)
+            yield from (SlurmChange("set qos", id_, qos) for id_ in ids)
         case cmd.SetPriority(ids=ids, priority_class=to):
             found = TIER.fullmatch(to)
-            yield from (SlurmChangeStep("set qos", id_, found["qos"] if found else to) for id_ in ids)
+            yield from (SlurmChange("set qos", id_, found["qos"] if found else to) for id_ in ids)
         case cmd.SetJobPriority(ids=ids, priority=priority):
-            yield from (SlurmChangeStep("set priority", id_, str(priority)) for id_ in ids)
+            yield from (SlurmChange("set priority", id_, str(priority)) for id_ in ids)
         case cmd.MoveToQueue(ids=ids, queue=queue):
-            yield from (SlurmChangeStep("move", id_, queue) for id_ in ids)
+            yield from (SlurmChange("move", id_, queue) for id_ in ids)
         case cmd.Cordon(ids=ids):
-            yield from (SlurmChangeStep("drain", id_, f"{REASON} i{number}: cordon") for id_ in ids)
+            yield from (SlurmChange("drain", id_, f"{REASON} i{number}: cordon") for id_ in ids)
         case cmd.Uncordon(ids=ids) | cmd.RestoreNodes(ids=ids):
-            yield from (SlurmChangeStep("resume", id_) for id_ in ids)
+            yield from (SlurmChange("resume", id_) for id_ in ids)
         case cmd.Drain(ids=ids):
-            yield from (SlurmChangeStep("drain", id_, f"{REASON} i{number}: drain") for id_ in ids)
+            yield from (SlurmChange("drain", id_, f"{REASON} i{number}: drain") for id_ in ids)
         case cmd.PowerUp(ids=ids):
-            yield from (SlurmChangeStep("power up", id_) for id_ in ids)
+            yield from (SlurmChange("power up", id_) for id_ in ids)
         case cmd.PowerDown(ids=ids):
-            yield from (SlurmChangeStep("power down", id_) for id_ in ids)
+            yield from (SlurmChange("power down", id_) for id_ in ids)
         case cmd.HoldQueues(names=names):
-            yield from (SlurmChangeStep("down", name) for name in names)
+            yield from (SlurmChange("down", name) for name in names)
         case cmd.OpenQueues(names=names):
-            yield from (SlurmChangeStep("up", name) for name in names)
+            yield from (SlurmChange("up", name) for name in names)
         case cmd.DrainQueues(names=names):
-            yield from (SlurmChangeStep("inactive", name) for name in names)
+            yield from (SlurmChange("inactive", name) for name in names)
         case cmd.Reserve(reservation=spec):
             wish = ReservationWish(
                 name=spec.name,
@@ -421,9 +415,9 @@ def _steps(command: cmd.AnyCommand, number: int) -> Iterator[SlurmChangeStep]:
                 users=("root",),
                 flags=("MAINT", "IGNORE_JOBS"),
             )
-            yield SlurmChangeStep("reserve", spec.name, reservation=wish)
+            yield SlurmChange("reserve", spec.name, reservation=wish)
         case cmd.Unreserve(names=names):
-            yield from (SlurmChangeStep("unreserve", name) for name in names)
+            yield from (SlurmChange("unreserve", name) for name in names)
 
 
 def _needs(can: Capabilities) -> tuple[tuple[Capability, tuple[type[cmd.Command], ...]], ...]:
@@ -458,7 +452,7 @@ def ways_of(can: Capabilities, api: str) -> dict[type[cmd.Command], str]:
     return {command: " and ".join(by) for command, by in ways.items() if command not in lacks}
 
 
-def settings_of(command: cmd.AnyCommand) -> dict[tuple[str, str], SlurmChangeStep]:
+def settings_of(command: cmd.AnyCommand) -> dict[tuple[str, str], SlurmChange]:
     """Return the settings that a command makes, by topic and target. Of a job that is cancelled nothing else
     matters."""
     return {(topic, step.target): step for step in _steps(command, 0) for topic in _topics(step.do)}
@@ -470,10 +464,10 @@ def _topics(do: Do) -> Collection[str]:
     return (TOPIC[do],) if do in TOPIC else ()
 
 
-def _put_back_steps(far: JobChangeApi, meant: Callable[[Job], bool]) -> list[tuple[SlurmChangeStep, Job | None]]:
+def _put_back_steps(far: JobChangeApi, meant: Callable[[Job], bool]) -> list[tuple[SlurmChange, Job | None]]:
     """Steps that put running jobs back. The drain does not fail for a job that can only run to its end."""
     running = (job for job in far.jobs().list if job.state == "RUNNING" and meant(job))
-    return [(SlurmChangeStep("put back", str(job.id), needed=False), job) for job in running]
+    return [(SlurmChange("put back", str(job.id), needed=False), job) for job in running]
 
 
 # -- jobs -------------------------------------------------------------------------------------------------------------
@@ -486,48 +480,48 @@ def same(meant: Job, now: Job) -> bool:
     return now.id == meant.id and (now.submit_s == meant.submit_s or put_back)
 
 
-def look(far: JobChangeApi, step: SlurmChangeStep, meant: Job | None, since_s: float) -> SlurmChangeReading:
+def look(far: JobChangeApi, step: SlurmChange, meant: Job | None, since_s: float) -> SlurmReading:
     """Read whether a step is done, and what shows it. `since_s`: Unix time at which it was wanted: what was put back
     before that is to be put back again. Raises SlurmGone for a node that there is not, SlurmUnavailable, SlurmRefused.
     """
     if step.do in OF_JOBS:
         if meant is None:
-            return SlurmChangeReading("missing", f"{step.target}: Slurm no longer has this job")
+            return SlurmReading("missing", f"{step.target}: Slurm no longer has this job")
         try:
             job = far.job(meant.id)
         except SlurmGone:
-            return SlurmChangeReading("missing", f"job {meant.id}: Slurm no longer has this job")
+            return SlurmReading("missing", f"job {meant.id}: Slurm no longer has this job")
         if not same(meant, job):
-            return SlurmChangeReading("missing", f"job {meant.id} is now a different job")
+            return SlurmReading("missing", f"job {meant.id} is now a different job")
         text = f"job {job.id} is {' '.join([job.state, *sorted(job.flags)])}"
-        return SlurmChangeReading(_look_at_job(step, job, since_s), text, _setting_of_job(step, job))
+        return SlurmReading(_look_at_job(step, job, since_s), text, _setting_of_job(step, job))
     if step.do in ("drain", "resume", "power up", "power down"):
         node = far.node(step.target)
         text = f"{node.name} is {' '.join([node.state, *sorted(node.flags)])}"
-        return SlurmChangeReading(_look_at_node(step, node), text, _setting_of_node(step, node))
+        return SlurmReading(_look_at_node(step, node), text, _setting_of_node(step, node))
     if step.do in _PARTITION_STATES:
         partition = next((each for each in far.partitions() if each.name == step.target), None)
         if partition is None:
-            return SlurmChangeReading("gone", f"Slurm has no partition {step.target}")
+            return SlurmReading("gone", f"Slurm has no partition {step.target}")
         done = partition.state == _PARTITION_STATES[step.do]
-        return SlurmChangeReading(
+        return SlurmReading(
             "done" if done else "to do", f"partition {partition.name} is {partition.state}", partition.state
         )
     made = next((each for each in far.reservations() if each.name == step.target), None)
     done = (made is not None) == (step.do == "reserve")
     setting = "not made" if made is None else f"made of {','.join(made.nodes)} from {made.start_s} to {made.end_s}"
     text = f"reservation {step.target} is {'not made' if made is None else 'made'}"
-    return SlurmChangeReading("done" if done else "to do", text, setting)
+    return SlurmReading("done" if done else "to do", text, setting)
 
 
-def _setting_of_node(step: SlurmChangeStep, node: Node) -> str:
+def _setting_of_node(step: SlurmChange, node: Node) -> str:
     """Nothing of power: slurmctld itself changes that."""
     if step.do not in ("drain", "resume"):
         return ""
     return f"drained: {node.reason}" if "DRAIN" in node.flags else "in use"
 
 
-def _setting_of_job(step: SlurmChangeStep, job: Job) -> str:
+def _setting_of_job(step: SlurmChange, job: Job) -> str:
     match step.do:
         case "hold" | "release":
             return "held" if job.held else "not held"
@@ -541,7 +535,7 @@ def _setting_of_job(step: SlurmChangeStep, job: Job) -> str:
             return f"put back {job.restarts} times"
 
 
-def _look_at_job(step: SlurmChangeStep, job: Job, since_s: float) -> StepStanding:
+def _look_at_job(step: SlurmChange, job: Job, since_s: float) -> StepStanding:
     if step.do == "cancel":
         return "done" if job.over or job.state == "CANCELLED" else "to do"
     if job.over or (step.do == "hold" and job.state != "PENDING"):
@@ -559,7 +553,7 @@ def _look_at_job(step: SlurmChangeStep, job: Job, since_s: float) -> StepStandin
     return "done" if done else "to do"
 
 
-def _look_at_node(step: SlurmChangeStep, node: Node) -> StepStanding:
+def _look_at_node(step: SlurmChange, node: Node) -> StepStanding:
     if step.do == "resume" and node.state == "UNKNOWN":
         return "changing"  # slurmctld was just started, has not heard of it yet, and refuses to resume it
     done = {
@@ -571,7 +565,7 @@ def _look_at_node(step: SlurmChangeStep, node: Node) -> StepStanding:
     return "done" if done else "to do"
 
 
-def do(far: JobChangeApi, step: SlurmChangeStep, meant: Job | None) -> None:
+def do(far: JobChangeApi, step: SlurmChange, meant: Job | None) -> None:
     """Ask Slurm for it. Raises SlurmUnavailable, SlurmRefused."""
     job = meant.id if meant is not None else 0
     match step.do:

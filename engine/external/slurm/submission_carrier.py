@@ -229,7 +229,7 @@ def _act(far: Any, intent: Intent, command: cmd.AnyCommand, job_of: job_requests
     return [*(text for _, text in looks), *more], _shown([standing for standing, _ in looks], whole=not more)
 
 
-def _look(far: Any, step: job_requests.SlurmChangeStep, meant: Job | None, since_s: float) -> tuple[StepStanding, str]:
+def _look(far: Any, step: job_requests.SlurmChange, meant: Job | None, since_s: float) -> tuple[StepStanding, str]:
     try:
         seen = job_requests.look(far, step, meant, since_s)
     except SlurmGone as error:
