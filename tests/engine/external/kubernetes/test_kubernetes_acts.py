@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import yaml
 from cutting_proxy import CuttingProxy
-from kubernetes_cluster import Admin, KubernetesCluster, shared
+from kubernetes_cluster import Admin, KubernetesCluster
 from kubernetes_room import QUEUES, KubernetesRoom, KueueQueue
 
 from engine.external.intent_carrier import GIVE_UP_MS
@@ -28,18 +28,6 @@ from engine.state.external_cell import Phase
 from tests.support.patience import until
 
 pytestmark = pytest.mark.thorough
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[KubernetesCluster]:
-    with shared() as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def admin(cluster: KubernetesCluster) -> Iterator[Admin]:
-    with cluster.admin() as admin:
-        yield admin
 
 
 @pytest.fixture

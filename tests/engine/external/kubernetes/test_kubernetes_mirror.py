@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from engine.control import Engine
 from engine.external.kubernetes.names import node_id
 from engine.model.commands import SetPolicy, Submit
 from engine.model.specs import Policy, Resources, TaskGroup, WorkloadSpec
-from tests.support.kubernetes_cluster import Admin, KubernetesCluster, own, shared
+from tests.support.kubernetes_cluster import Admin, KubernetesCluster, own
 from tests.support.mirrored_kubernetes import (
     JOBS,
     QUEUES,
@@ -26,23 +25,6 @@ from tests.support.mirrored_kubernetes import (
 from tests.support.patience import until
 
 pytestmark = pytest.mark.thorough
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[KubernetesCluster]:
-    with shared() as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def admin(cluster: KubernetesCluster) -> Iterator[Admin]:
-    with cluster.admin() as admin:
-        yield admin
-
-
-@pytest.fixture
-def space(admin: Admin) -> str:
-    return admin.namespace(f"t-{uuid.uuid4().hex[:8]}")
 
 
 @pytest.fixture

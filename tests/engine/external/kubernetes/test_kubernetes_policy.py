@@ -50,12 +50,6 @@ def cluster() -> Iterator[KubernetesCluster]:
 
 
 @pytest.fixture
-def admin(cluster: KubernetesCluster) -> Iterator[Admin]:
-    with cluster.admin() as admin:
-        yield admin
-
-
-@pytest.fixture
 def muster(cluster: KubernetesCluster, admin: Admin) -> Iterator[Admin]:
     """The acting user, by plain HTTP. Returns once the policy is in force."""
     with Admin(cluster.reach(cluster.limited)) as muster:

@@ -9,7 +9,6 @@ import random
 import socket
 import subprocess
 import threading
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import msgspec
 import pytest
 import yaml
 from cutting_proxy import CuttingProxy
-from kubernetes_cluster import Admin, KubernetesCluster, own, shared
+from kubernetes_cluster import Admin, KubernetesCluster, own
 
 from engine.external.kubernetes_api import kueue_objects as kueue
 from engine.external.kubernetes_api.capabilities import capabilities
@@ -36,23 +35,6 @@ pytestmark = pytest.mark.thorough
 BY_NAME = {kind.resource: kind for kind in KINDS}
 QUEUES = "/apis/kueue.x-k8s.io/v1beta2"
 ROLE = Path(__file__).resolve().parents[4] / "docs" / "kubernetes-observe.yaml"
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[KubernetesCluster]:
-    with shared() as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def admin(cluster: KubernetesCluster) -> Iterator[Admin]:
-    with cluster.admin() as admin:
-        yield admin
-
-
-@pytest.fixture
-def space(admin: Admin) -> str:
-    return admin.namespace(f"t-{uuid.uuid4().hex[:8]}")
 
 
 class Known:
