@@ -14,7 +14,7 @@ qualifies: a function of the state alone, not of its history. So a restart, a fo
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -283,25 +283,19 @@ class Capacity(NodeTable):
     def book(self, nodes: Iterable[int], booking: int) -> None:
         """Keep the nodes for a booking, or open them to all. Asks for a new look at what waits."""
         moving = set(nodes)
-        ready = [node for node in sorted(moving) if self.state[node] == NodeState.READY]
-        indexes = {id(index): index for node in moving for index in (self.index_at(node),)}
-        for node in ready:
-            self._leave(node)
-        # Stale entries are told by their key alone, so none may stay behind when a node changes index.
-        for index in indexes.values():
-            index.forget(moving)
-        for node in sorted(moving):
-            self.booking[node] = booking
-            if booking != OPEN:
-                self.booked.setdefault((booking, self.partition[node]), PoolIndex(self.pool[node]))
-        for node in ready:
-            self._enter(node)
+        self._reindex(moving, lambda: self._rebook(moving, booking))
         if booking == OPEN:
             used = set(self.booking)
             self.booked = {key: index for key, index in self.booked.items() if key[0] in used}
         self.note_gains(sorted(moving))
         if self.domain_room is not None:
             self.domain_room.touched += sorted(moving)
+
+    def _rebook(self, nodes: set[int], booking: int) -> None:
+        for node in sorted(nodes):
+            self.booking[node] = booking
+            if booking != OPEN:
+                self.booked.setdefault((booking, self.partition[node]), PoolIndex(self.pool[node]))
 
     def usable(self, node: int, shape: Shape) -> bool:
         """True if the node is ready, open to tasks of the shape or kept for them, and accepted by them beside the tasks
@@ -324,6 +318,38 @@ class Capacity(NodeTable):
         booked = [self.booked[key] for key in reach.kept if key in self.booked]
         indexes = self.indexes
         return booked + [indexes[partition] for partition in reach.open]
+
+    def relabel(self, nodes: Iterable[NodeSpec]) -> None:
+        """Give nodes that are there other labels and taints. What is on them stays. Asks for a new look at what
+        waits."""
+        rows = dict(self.change_facts(node) for node in nodes)
+        self.indexes += [PoolIndex(partition.pool) for partition in self.partitions[len(self.indexes) :]]
+        moving = {row for row, partition in rows.items() if partition != self.partition[row]}
+        self._reindex(moving, lambda: self._repartition({row: rows[row] for row in moving}))
+        if self.split and len(self.partitions) > MAX_PARTITIONS:
+            self._divide_anew()
+        self.note_gains(sorted(rows))
+        if self.domain_room is not None:
+            self.domain_room.touched += sorted(rows)
+
+    def _repartition(self, partitions: dict[int, int]) -> None:
+        for row, partition in partitions.items():
+            self.partition[row] = partition
+            if self.booking[row] != OPEN:
+                self.booked.setdefault((self.booking[row], partition), PoolIndex(self.pool[row]))
+
+    def _reindex(self, moving: set[int], change: Callable[[], None]) -> None:
+        """Have nodes that change their index by `change` be in the new one."""
+        ready = [node for node in sorted(moving) if self.state[node] == NodeState.READY]
+        indexes = {id(index): index for node in moving for index in (self.index_at(node),)}
+        for node in ready:
+            self._leave(node)
+        # Stale entries are told by their key alone, so none may stay behind when a node changes index.
+        for index in indexes.values():
+            index.forget(moving)
+        change()
+        for node in ready:
+            self._enter(node)
 
     def note_gains(self, nodes: list[int]) -> None:
         """The nodes have room that they did not have."""

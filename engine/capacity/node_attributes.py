@@ -182,6 +182,16 @@ class NodeTable(Table):
         self.partition.append(self._partition(row))
         return row
 
+    def change_facts(self, node: NodeSpec) -> tuple[int, int]:
+        """Give a node that is there the labels and taints of the spec. Returns its row and the partition it is to be
+        in, which it is counted in already."""
+        row = self.row_of[node.id]
+        spec = self.pools[self.pool[row]]
+        self.labels[row] = self._label_set(spec.labels | node.labels)
+        self.taints[row] = self._taint_set(spec.taints + node.taints)
+        self.partition_nodes[self.partition[row]] -= 1
+        return row, self._partition(row)
+
     def forget_facts(self, node: int) -> None:
         """The node is removed: it counts nowhere any more."""
         del self.row_of[self.node_ids[node]]

@@ -42,6 +42,7 @@ from engine.model.specs import (
     WorkloadSpec,
     WorkloadState,
     check_id,
+    check_node,
     check_pool,
     check_workload,
 )
@@ -145,17 +146,21 @@ class ObservationFold:
             )
 
     def _nodes(self, group: list[seen.NodeSeen]) -> Iterator[ev.AnyEvent]:
-        """Many at once: new ones are one event."""
+        """Many at once: new ones are one event. A node of another pool, or in another place, is another node."""
         capacity = self._state.capacity
         new: list[NodeSpec] = []
+        relabelled: list[NodeSpec] = []
         for each in group:
             node = each.node
             row = capacity.row_of.get(node.id)
-            if row is not None and not self._is_as_seen(row, node):
+            if row is not None and not self._is_same(row, node):
                 yield from self._node_gone(node.id)
                 row = None
             if row is None:
                 new.append(node)
+            elif not self._is_labelled(row, node):
+                relabelled.append(node)
+        yield from self._relabelled(relabelled)
         yield from self._added(new)
         for standing, state in _STANDING.items():
             rows = [capacity.row_of[each.node.id] for each in group
@@ -194,18 +199,34 @@ class ObservationFold:
             for node in new if len(new) > 1 else ():
                 yield from self._added([node])
 
-    def _is_as_seen(self, row: int, node: NodeSpec) -> bool:
+    def _relabelled(self, nodes: list[NodeSpec]) -> Iterator[ev.AnyEvent]:
+        sound = [node for node in nodes if self._is_sound(node)]
+        if sound:
+            self.changed |= dict.fromkeys(node.id for node in sound)
+            yield ev.NodesRelabelled(tuple(sound))
+
+    def _is_sound(self, node: NodeSpec) -> bool:
+        """A node that is not is named, and keeps the labels and taints that it has."""
+        try:
+            check_node(node, f"node '{node.id[:64]}'")
+        except MusterError as error:
+            self.note(str(error))
+            return False
+        return True
+
+    def _is_same(self, row: int, node: NodeSpec) -> bool:
         capacity = self._state.capacity
         pool: PoolSpec = capacity.pools[capacity.pool[row]]
-        return (
-            pool.name == node.pool
-            and capacity.labels_of(row) == pool.labels | node.labels
-            and set(capacity.taints_of(row)) == {*pool.taints, *node.taints}
-            and all(
-                not getattr(node, level) or capacity.places.names[getattr(capacity, level)[row]] == getattr(node, level)
-                for level in ("region", "zone", "block", "rack", "nvlink")
-            )
+        return pool.name == node.pool and all(
+            not getattr(node, level) or capacity.places.names[getattr(capacity, level)[row]] == getattr(node, level)
+            for level in ("region", "zone", "block", "rack", "nvlink")
         )
+
+    def _is_labelled(self, row: int, node: NodeSpec) -> bool:
+        capacity = self._state.capacity
+        pool: PoolSpec = capacity.pools[capacity.pool[row]]
+        labels, taints = pool.labels | node.labels, {*pool.taints, *node.taints}
+        return capacity.labels_of(row) == labels and set(capacity.taints_of(row)) == taints
 
     def _node_gone(self, name: str) -> Iterator[ev.AnyEvent]:
         row = self._state.capacity.row_of.get(name)

@@ -518,6 +518,13 @@ class CapsTold(Event, frozen=True, array_like=True, gc=False, tag=88):
     """The use of each workload from now on."""
 
 
+class NodesRelabelled(Event, frozen=True, array_like=True, gc=False, tag=103):
+    """Nodes that are there have these labels and taints from now on, besides those of their pools. What runs there
+    goes on."""
+
+    nodes: tuple[NodeSpec, ...]
+
+
 class NodeLoadsTold(Event, frozen=True, array_like=True, gc=False, tag=100):
     """What runs on nodes and is no work of any queue: from now on all there is of it."""
 
@@ -758,6 +765,7 @@ AnyEvent = (
     | Dated
     | Parked
     | Vanished
+    | NodesRelabelled
     | NodeLoadsTold
     | Rebound
     | QuotaHeld

@@ -819,6 +819,7 @@ _APPLY: dict[type[Any], Callable[[State, Any], None]] = {
     ev.BootsTold: external_cell.boots_told,
     ev.RunsTold: external_cell.runs_told,
     ev.CapsTold: external_cell.caps_told,
+    ev.NodesRelabelled: mirrored_cell.nodes_relabelled,
     ev.NodeLoadsTold: mirrored_cell.node_loads_told,
     ev.Rebound: mirrored_cell.rebound,
     ev.QuotaHeld: mirrored_cell.quota_held,

@@ -1,5 +1,5 @@
-"""State of a cell of Kubernetes: load of no queue on nodes, quota held without nodes, and tasks that come, end and move
-while their workload goes on.
+"""State of a cell of Kubernetes: nodes that get other labels and taints, load of no queue on nodes, quota held without
+nodes, and tasks that come, end and move while their workload goes on.
 
 A pod that no queue knows takes room on its node and belongs to nobody: `NodeLoads`. Kueue charges a queue when it
 admits a workload, before the scheduler has put its pods on nodes: `HeldQuota`. In a fork that decides by itself such a
@@ -86,6 +86,11 @@ def hold(state: State, row: int, shares: tuple[Any, ...]) -> None:
 
 def quota_held(state: State, event: ev.QuotaHeld) -> None:
     hold(state, event.row, event.shares)
+
+
+def nodes_relabelled(state: State, event: ev.NodesRelabelled) -> None:
+    state.rules += 1
+    state.capacity.relabel(event.nodes)
 
 
 def node_loads_told(state: State, event: ev.NodeLoadsTold) -> None:

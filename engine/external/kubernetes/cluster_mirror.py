@@ -33,7 +33,7 @@ from engine.external.mirror_pass import Call, MirrorPass, live_of, tell
 from engine.external.mirror_report import LeftOut, UnsupportedCounts
 from engine.model import external_cells as seen
 from engine.model.errors import MusterError, UnreachableError
-from engine.model.specs import Policy, PoolSpec
+from engine.model.specs import NodeSpec, Policy, PoolSpec
 
 BEAT_S = 0.5
 """From one pass to the next, while anything changes."""
@@ -174,7 +174,7 @@ class ClusterMirror:
     def _is_other(self, each: seen.NodeSeen) -> bool:
         """True if the cell takes it for another node than before: what is on it is told again."""
         told = self._told.get(_subject(each))
-        return not isinstance(told, seen.NodeSeen) or told.node != each.node
+        return not isinstance(told, seen.NodeSeen) or _where(told.node) != _where(each.node)
 
     def _new_queues(self, changes: TableChanges, before: CellBefore | None) -> list[seen.AnySeen]:
         """Queues that differ. What workloads are matched against is made anew where anything of it is another."""
@@ -349,6 +349,10 @@ def _closed(queue: seen.QueueSeen) -> seen.QueueSeen:
     """A queue that the cluster no longer has: the cell keeps it, with no quota."""
     spec = msgspec.structs.replace(queue.queue, nominal={}, borrowing_limit={}, lending_limit={}, flavors=())
     return seen.QueueSeen(queue=spec, open=False)
+
+
+def _where(node: NodeSpec) -> tuple[str, ...]:
+    return node.pool, node.region, node.zone, node.block, node.rack
 
 
 def _subject(each: seen.AnySeen) -> tuple[str, str]:

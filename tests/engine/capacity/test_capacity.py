@@ -8,9 +8,9 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.capacity.index import NOWHERE, Capacity
+from engine.capacity.index import NOWHERE, OPEN, Capacity
 from engine.capacity.task_shapes import Shape, size_class
-from engine.model.specs import NodeSpec, NodeState, PoolSpec, Resources, TaskGroup
+from engine.model.specs import NodeSpec, NodeState, PoolSpec, Resources, Taint, TaskGroup, Toleration
 
 POOLS = [
     PoolSpec(name="big", capacity=Resources(cpu_milli=96_000, memory_mib=700_000, gpu_milli=8000), gpu_model="H100"),
@@ -101,6 +101,49 @@ def test_what_is_found_depends_on_the_state_alone_not_on_how_it_came_about(seed)
         assert copy.find(shape) == node
         if node != NOWHERE:
             assert copy.claim(node, shape, 1) == capacity.claim(node, shape, 1)
+
+
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10_000))
+def test_nodes_that_get_other_labels_and_taints_are_found_as_if_they_always_had_them(seed):
+    rng = random.Random(seed)
+    capacity, taint = cell(12), Taint(key="repair")
+    capacity.name_labels(["tier"])
+    tolerant = (Toleration(key="repair"),)
+    groups = [
+        TaskGroup(
+            request=Resources(cpu_milli=4000, gpu_milli=rng.choice([0, 250, 1000])),
+            node_labels=rng.choice([{}, {"tier": ("spot",)}, {"rack": ("r1",)}]),
+            tolerations=rng.choice([(), tolerant]),
+        )
+        for _ in range(5)
+    ]
+    shapes = [Shape(group, capacity.pools) for group in groups]
+    told, live = {}, []
+    for _ in range(100):
+        shape = rng.choice(shapes)
+        node = capacity.find(shape)
+        if node != NOWHERE and rng.random() < 0.5:
+            live.append((node, shape, capacity.claim(node, shape, 1)))
+        elif live:
+            node, shape, devices = live.pop()
+            capacity.give_back(node, shape, 1, devices)
+        for row in rng.sample(range(12), rng.choice([0, 0, 1, 4])):
+            labels = rng.choice([{}, {"tier": "spot"}, {"tier": "kept", "rack": "r1"}])
+            told[row] = NodeSpec(
+                id=f"n{row}", pool=POOLS[row % 3].name, labels=labels, taints=rng.choice([(), (taint,)])
+            )
+            capacity.relabel([told[row]])
+            assert capacity.labels_of(row) == labels
+        if rng.random() < 0.1:
+            capacity.book(rng.sample(range(12), 2), rng.choice([OPEN, 3]))
+    copy = Capacity()
+    copy.load(capacity.dump())
+    for shape in shapes:
+        assert copy.find(shape) == capacity.find(shape)
+        assert copy.suited_mask(shape).tolist() == capacity.suited_mask(shape).tolist()
+        assert copy.suited(shape) == capacity.suited(shape)
+        assert copy.slots(shape) == capacity.slots(shape)
 
 
 def test_size_classes_never_decrease():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 
 from engine.control import Engine
@@ -20,6 +21,7 @@ from engine.model.specs import (
     ReservationSpec,
     Resources,
     Settings,
+    Taint,
     TaskGroup,
     WorkloadSpec,
     WorkloadState,
@@ -180,6 +182,39 @@ def test_a_job_of_a_few_seconds_is_seen_only_when_it_has_ended() -> None:
     assert (found.state, found.started_ms, found.ended_ms) == ("finished", START_MS + 51_000, START_MS + 53_000)
 
 
+def test_work_goes_on_where_its_node_gets_other_labels_and_taints(tmp_path: Path) -> None:
+    engine = mirror(tmp_path / "journal.db")
+    wide = job("8").spec
+    wide = msgspec.structs.replace(wide, groups=(msgspec.structs.replace(wide.groups[0], count=10),))
+    runs = job("7", "running", "n1", "n2", started_ms=START_MS)
+    engine.command(Observe(seen=(runs, seen.WorkloadSeen(spec=wide))))
+    before = engine.workload("7")
+    assert state_in_fork(engine, "8") == "running"
+    node = NodeSpec(id="n1", pool="c8", labels={"rack": "r"}, taints=(Taint(key="repair", value="psu"),))
+    bad = NodeSpec(id="n2", pool="c8", labels={"": ""})
+    told = engine.command(Observe(seen=(seen.NodeSeen(node=node), seen.NodeSeen(node=bad))))
+    assert len(told.left_out) == 1
+    assert "n2" in told.left_out[0]
+    assert msgspec.structs.replace(engine.workload("7"), version=before.version) == before
+    assert (engine.node("n1").taints, engine.node("n1").labels) == (("repair=psu:NoSchedule",), {"rack": "r"})
+    assert state_in_fork(engine, "8") == "queued"
+    digest = engine.state.digest()
+    engine.close()
+    for use_snapshot in (True, False):
+        again = Engine.open(tmp_path / "journal.db", use_snapshot=use_snapshot)
+        assert again.state.digest() == digest
+        again.command(Observe(seen=(seen.NodeSeen(node=NodeSpec(id="n1", pool="c8")),)))
+        assert state_in_fork(again, "8") == "running"
+        again.close()
+        digest = again.state.digest()
+
+
+def state_in_fork(engine: Engine, name: str) -> str:
+    fork = engine.fork()
+    fork.settle()
+    return state_of(fork, name)
+
+
 PHASES: tuple[seen.Phase, ...] = (
     "queued", "held", "waiting", "starting", "running", "suspended", "finished", "failed", "cancelled",
 )  # fmt: skip
@@ -191,7 +226,9 @@ def at_random(random: Random, now_ms: int) -> seen.AnySeen:
     if kind < 0.06:
         standing = random.choice(("ready", "cordoned", "draining", "down"))
         labels = {"rack": "r"} if random.random() < 0.2 else {}
-        return seen.NodeSeen(node=NodeSpec(id=random.choice(NODES), pool="c8", labels=labels), standing=standing)
+        taints = (Taint(key="repair", value=random.choice(("psu", "fan"))),) if random.random() < 0.3 else ()
+        node = NodeSpec(id=random.choice(NODES), pool="c8", zone=random.choice(("", "", "a", "b")), labels=labels)
+        return seen.NodeSeen(node=msgspec.structs.replace(node, taints=taints), standing=standing)
     if kind < 0.09:
         return seen.NodeGone(id=random.choice(NODES))
     if kind < 0.12:

@@ -109,6 +109,33 @@ def _load(cell: MirroredCell) -> list[int]:
     return [sum(load[0] for load in loads), sum(load[1] for load in loads)]
 
 
+def test_work_goes_on_where_its_node_is_tainted_and_labelled(
+    cell: MirroredCell, admin: Admin, space: str, queue: str
+) -> None:
+    """Nobody evicts it, so the cell does not say so either."""
+    name = make_job(admin, space, "stays", queue, {"cpu": "2"}, pods=2)
+    until(lambda: cell.state_of(name) == "running" and sum(cell.nodes_of(name).values()) == 2)
+    node = next(iter(cell.nodes_of(name)))
+    before = cell.call(lambda engine: engine.workload(name))
+    path, mine = f"/api/v1/nodes/{node}", f"taint.of/{space}"
+    taints = admin.do("GET", path)["spec"].get("taints", [])
+
+    def taint(*more: dict[str, str]) -> None:
+        """Others may use the node as well: theirs stays as it is."""
+        admin.patch(path, {"metadata": {"labels": {mine: "x" if more else None}}, "spec": {"taints": [*taints, *more]}})
+
+    taint({"key": mine, "effect": "PreferNoSchedule"})
+    try:
+        until(lambda: any(mine in label for label in cell.call(lambda engine: engine.node(node).taints)))
+        assert cell.call(lambda engine: engine.node(node).labels)[mine] == "x"
+    finally:
+        taint()
+    until(lambda: mine not in str(cell.call(lambda engine: engine.node(node))))
+    after = cell.call(lambda engine: engine.workload(name))
+    assert (after.state, after.attempts, after.started_ms) == ("running", before.attempts, before.started_ms)
+    assert (after.history, after.placement) == (before.history, before.placement)
+
+
 def test_a_mirror_that_comes_back_finds_what_changed_meanwhile(tmp_path: Path) -> None:
     with own("--nodes", "3") as cluster, cluster.admin() as admin:
         space = admin.namespace("team")
