@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from engine.model.errors import RefusedError, SpecError
 from engine.model.quantities import shortlist
@@ -61,14 +61,6 @@ def read_taint(text: str) -> Taint:
     return taint
 
 
-def made(action: TaintAction) -> Callable[[Given, PlannedCell], Act]:
-    return lambda given, cell: plan.Act(action=action, targets=given["nodes"], taint=read_taint(given["taint"]))
-
-
-def typed(action: TaintAction) -> Callable[[Typed, SeenCell], Act]:
-    return lambda typed, cell: plan.Act(action=action, targets=tuple(typed["ids"]), taint=read_taint(typed["taint"]))
-
-
 def express(remove: bool) -> Callable[[Act], AnyCommand]:
     return lambda act: commands.TaintNodes(ids=act.targets, taint=required(act.taint, "taint"), remove=remove)
 
@@ -96,13 +88,6 @@ def refuse_untainted(act: Act, targets: tuple[Target, ...]) -> None:
         )
 
 
-def back_by(action: TaintAction) -> Callable[[Act, tuple[Target, ...]], Iterator[Act]]:
-    def back(act: Act, shown: tuple[Target, ...]) -> Iterator[Act]:
-        yield plan.Act(action=action, targets=act.targets, taint=act.taint)
-
-    return back
-
-
 def steps(action: Action, act: Act, targets: tuple[Target, ...]) -> list[str]:
     label = required(act.taint, "taint").label
     return [f"{action.word} {target.id} ({target.state}): {label}" for target in targets]
@@ -112,63 +97,63 @@ def found(before: Target, now: Target, done: bool) -> str:
     return f"{now.id} has {shortlist([taint.label for taint in now.taints]) or 'no taints'}"
 
 
-ACTIONS: tuple[Action, ...] = (
-    Action(
-        name="taint",
-        shell="node taint",
-        verb="Taint",
-        summary="Kubernetes keeps work off nodes that does not tolerate a taint",
-        example=":taint NODE --taint repair=psu:NoSchedule",
+def taint_action(name: TaintAction, undo: TaintAction, **more: Any) -> Action:
+    """`more`: what the two do not share."""
+
+    def make(given: Given, cell: PlannedCell) -> Act:
+        return plan.Act(action=name, targets=given["nodes"], taint=read_taint(given["taint"]))
+
+    def read(typed: Typed, cell: SeenCell) -> Act:
+        return plan.Act(action=name, targets=tuple(typed["ids"]), taint=read_taint(typed["taint"]))
+
+    def back(act: Act, shown: tuple[Target, ...]) -> Iterator[Act]:
+        yield plan.Act(action=undo, targets=act.targets, taint=act.taint)
+
+    return Action(
+        name=name,
+        shell=f"node {name}",
+        verb=name.capitalize(),
+        example=f":{name} NODE --taint repair=psu:NoSchedule",
         parameters=PARAMETERS,
         arguments=ARGUMENTS,
-        make=made("taint"),
-        read=typed("taint"),
+        make=make,
+        read=read,
         not_for_models=NOT_FOR_MODELS,
         kind="node",
         fields=("taint",),
         states=NODE_STATES,
-        otherwise="Only nodes that are there can be tainted",
-        refuse=refuse_tainted,
+        otherwise=f"Only nodes that are there can be {name}ed",
         only_outside=INSTEAD,
         tier="T1",
+        command="TaintNodes",
+        express=express(remove=name == "untaint"),
+        waits=True,
+        back=back,
+        steps=steps,
+        found=found,
+        **more,
+    )
+
+
+ACTIONS: tuple[Action, ...] = (
+    taint_action(
+        "taint",
+        undo="untaint",
+        summary="Kubernetes keeps work off nodes that does not tolerate a taint",
+        refuse=refuse_tainted,
         raised=LARGE_POOL,
         impact=("takes_nodes",),
-        command="TaintNodes",
-        express=express(remove=False),
         done=lambda act, before, now: act.taint in now.taints,
         verified="has the taint given",
-        waits=True,
         inverse="Untaint {them}; work that went elsewhere until then stays there",
-        back=back_by("untaint"),
-        steps=steps,
-        found=found,
     ),
-    Action(
-        name="untaint",
-        shell="node untaint",
-        verb="Untaint",
+    taint_action(
+        "untaint",
+        undo="taint",
         summary="remove a taint from nodes of Kubernetes",
-        example=":untaint NODE --taint repair=psu:NoSchedule",
-        parameters=PARAMETERS,
-        arguments=ARGUMENTS,
-        make=made("untaint"),
-        read=typed("untaint"),
-        not_for_models=NOT_FOR_MODELS,
-        kind="node",
-        fields=("taint",),
-        states=NODE_STATES,
-        otherwise="Only nodes that are there can be untainted",
         refuse=refuse_untainted,
-        only_outside=INSTEAD,
-        tier="T1",
-        command="TaintNodes",
-        express=express(remove=True),
         done=lambda act, before, now: not alike(act, now),
         verified="no longer has the taint given",
-        waits=True,
         inverse="Taint {them} again; work that started there until then stays",
-        back=back_by("taint"),
-        steps=steps,
-        found=found,
     ),
 )
