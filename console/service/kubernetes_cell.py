@@ -141,6 +141,7 @@ class KubernetesCell:
         )
         if watch is None or last is None:
             return report
+        comparison = watch.mirror.comparison
         return msgspec.structs.replace(
             report,
             looked_s=time.time() - age_s,
@@ -150,7 +151,7 @@ class KubernetesCell:
             asked_s=watch.listed_s,
             told_s=last.told_s,
             left_out=watch.mirror.left_out(),
-            agreement=watch.mirror.comparison.report(),
+            agreement=comparison.report() if comparison is not None else None,
         )
 
     def _lacks(self, kinds: Sequence[FollowedKind]) -> dict[str, str]:
@@ -174,7 +175,8 @@ class KubernetesCell:
                 f"Kubernetes has no Workload for '{workload_id}'", "It was deleted: the cell remembers how it ended"
             )
         workload, pods = found
-        kept = self._watch.mirror.comparison.disagrees(workload_id)
+        comparison = self._watch.mirror.comparison
+        kept = comparison is not None and comparison.disagrees(workload_id)
         why = "Kueue keeps it waiting, and our model of Kueue would start it now" if kept else ""
         return voices_of(workload_id, workload, pods, time.time(), why)
 

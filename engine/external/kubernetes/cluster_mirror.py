@@ -66,7 +66,7 @@ class ClusterMirror:
         self._reader = reader
         self._call = call
         self._wall_s = wall_s
-        self.comparison = ModelComparison(call)
+        self.comparison = ModelComparison(call) if policy == "kueue" else None
         self._before: CellBefore | None = None
         self._nodes = NodeMapping(reader)
         self._facts: ClusterFacts | None = None
@@ -116,10 +116,10 @@ class ClusterMirror:
             self._nodes = NodeMapping(self._reader, self._before.pools)
         told = self._observations(changes, self._before if first else None)
         try:
-            if not first:
-                self._compare(told)
-            self._tell(told)
-            self.comparison.look(began, self._wall_s())
+            if first or self.comparison is None:
+                self._tell(told)
+            else:
+                self._tell_and_compare(told, self.comparison)
         except BaseException:
             self.start_over()
             raise
@@ -289,16 +289,15 @@ class ClusterMirror:
             found.append(seen.NodeGone(id=name))
         return found
 
-    def _compare(self, told: list[seen.AnySeen]) -> None:
-        """Tell what makes room, and ask the model about what Kueue gave it to."""
+    def _tell_and_compare(self, told: list[seen.AnySeen], comparison: ModelComparison) -> None:
+        """What makes room is told before what Kueue gave it to: in between the model is asked to whom it gives it."""
         admitted = [each for each in told if isinstance(each, seen.WorkloadSeen) and (each.holds or each.reserves)
                     and not each.cause]  # fmt: skip
-        if admitted:
-            coming = {id(each) for each in admitted}
-            before = [each for each in told if id(each) not in coming]
-            told[:] = admitted
-            self._tell(before)
-            self.comparison.note_admitted(admitted, self._wall_s())
+        coming = {id(each) for each in admitted}
+        self._tell([each for each in told if id(each) not in coming])
+        fork = comparison.fork(changed=bool(told))
+        self._tell(list(admitted))
+        comparison.look(fork, admitted, self._wall_s())
 
     def _tell(self, told: list[seen.AnySeen]) -> None:
         left: list[str] = []
