@@ -42,7 +42,7 @@ from console.service.gate_watch import GateTicker, Notifier
 from console.service.insights import Insights
 from console.service.kubernetes_cell import KubernetesAt, KubernetesCell
 from console.service.local_client import LocalClient
-from console.service.mirrored_cluster import ClusterAt, MirroredCluster, check_cell, of_cell
+from console.service.mirrored_cluster import ClusterAt, MirroredCluster, NoMirror, check_cell, of_cell
 from console.service.model_setup import key_source, setup_of
 from console.service.recommendations import Recommender
 from console.service.slurm_cell import SlurmCell
@@ -355,6 +355,8 @@ def _dry_runs(loop: EngineLoop, mirrored: MirroredCluster, gate: Gate) -> DryRun
 def _mirror(loop: EngineLoop, at: ClusterAt | None, gate: Gate, folder: Path | None) -> MirroredCluster:
     if isinstance(at, KubernetesAt):
         return KubernetesCell(loop, at, folder)
+    if at is None:
+        return NoMirror(loop)
     return SlurmCell(
         loop,
         at,

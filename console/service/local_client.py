@@ -30,10 +30,9 @@ from console.service.forecasts import Forecasts
 from console.service.gate_watch import GateFigures, GateTicker
 from console.service.incident_changes import changes_before
 from console.service.insights import Insights
-from console.service.mirrored_cluster import MirroredCluster
+from console.service.mirrored_cluster import MirroredCluster, NoMirror
 from console.service.past_client import PastClient, difference
 from console.service.recommendations import Recommender
-from console.service.slurm_cell import SlurmCell
 from console.service.telemetry import Archive
 from console.service.this_machine import RunOutput
 from console.service.token_store import Tokens
@@ -209,7 +208,7 @@ class LocalClient(Client):
         dry_runs: DryRuns | None = None,
     ) -> None:
         self.read_only = read_only
-        self._cluster: MirroredCluster = cluster or SlurmCell(loop, None)
+        self._cluster: MirroredCluster = cluster or NoMirror(loop)
         self._dry_runs = dry_runs
         """Where the cluster is asked before anybody votes."""
         self._output = RunOutput(loop, self._cluster)

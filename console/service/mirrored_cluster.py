@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,13 +11,69 @@ import msgspec
 
 from console.service.kubernetes_cell import KubernetesAt, KubernetesCell
 from console.service.slurm_cell import SlurmAt, SlurmCell
-from engine.model.errors import RefusedError
+from engine.external.mirror_report import NOT_MIRRORED, Mirrored, MirrorReport
+from engine.model.errors import NotFoundError, RefusedError
+from engine.model.external_cells import SCHEDULERS
 
 if TYPE_CHECKING:
     from engine.control import Engine
+    from engine.executors.task_files import OutputPart, OutputRequest
+    from engine.loop import EngineLoop
+    from engine.model.external_cells import FarLook
+    from engine.state.external_cell import Intent
 
 ClusterAt = SlurmAt | KubernetesAt
-MirroredCluster = SlurmCell | KubernetesCell
+_SERVED = {"slurm": "--slurm WHERE", "kubernetes": "--kubernetes [CONTEXT]"}
+
+
+class NoMirror:
+    """The answers of an engine that mirrors no cluster: Muster decides its cell, or it was not told of one."""
+
+    def __init__(self, loop: EngineLoop) -> None:
+        self._engine = loop.engine
+
+    def start(self) -> None:
+        """There is nothing to follow."""
+
+    def stop(self) -> None:
+        """There is nothing to end."""
+
+    def report(self) -> MirrorReport:
+        decides = self._engine.state.settings.decided_by
+        if decides == "muster":
+            return NOT_MIRRORED
+        return MirrorReport(
+            where="",
+            state="lost",
+            scheduler=SCHEDULERS[decides],
+            error=f"this engine has no address of the cluster: muster serve --cell NAME {_SERVED[decides]}",
+        )
+
+    def trouble(self) -> str:
+        """Reason why the view of the cluster is old; empty where Muster decides."""
+        from console.views.external_scheduler import mirror_trouble
+
+        return mirror_trouble(self.report(), time.time())
+
+    def mirrored(self, workload_id: str) -> Mirrored:
+        """Raises NotFoundError."""
+        raise NotFoundError(f"nobody else schedules workload '{workload_id}'", "muster cell mirror shows who does")
+
+    def job_output(self, request: OutputRequest) -> OutputPart:
+        """Raises NotFoundError."""
+        raise NotFoundError(f"which files '{request.id}' has written is not known", "It has no job elsewhere")
+
+    def evidence(self, intent: Intent) -> FarLook | None:
+        """None: there is nobody to ask."""
+
+    def has_output(self) -> bool:
+        return False
+
+    def shown(self, ids: Sequence[str]) -> None:
+        """Nothing has to be kept fresh."""
+
+
+MirroredCluster = SlurmCell | KubernetesCell | NoMirror
 _AT: dict[str, type[SlurmAt] | type[KubernetesAt]] = {"slurm": SlurmAt, "kubernetes": KubernetesAt}
 """Who decides the cell -> what is kept of its cluster, in a file of that name in the cell's folder."""
 

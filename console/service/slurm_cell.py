@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from engine.executors.task_files import MAX_BYTES, OutputPart
-from engine.external.mirror_report import NOT_MIRRORED, Mirrored, MirrorReport
+from engine.external.mirror_report import Mirrored, MirrorReport
 from engine.external.slurm.capabilities import SlurmRefused, SlurmUnavailable
 from engine.model.errors import NotFoundError
 from runbooks.gate.approval_gate import wall_ms
@@ -22,26 +22,10 @@ if TYPE_CHECKING:
     from engine.executors.task_files import OutputRequest
     from engine.external.intent_carrier import Recorded
     from engine.external.slurm.change_carrier import Forbidden, SlurmDriver
-    from engine.external.slurm.connection import SlurmConnection
-    from engine.external.slurm.mirror_passes import Mirror
-    from engine.external.slurm.mirror_watch import Watcher
     from engine.external.slurm.records import Job, JobStep
     from engine.loop import EngineLoop
     from engine.model.external_cells import FarLook
     from engine.state.external_cell import Intent
-
-
-_FLAGS = {"slurm": "--slurm WHERE", "kubernetes": "--kubernetes [CONTEXT]"}
-
-
-def left(decided_by: str) -> MirrorReport:
-    """Report for a cell of another scheduler whose engine was not told of a cluster."""
-    return MirrorReport(
-        where="",
-        state="lost",
-        scheduler="Slurm" if decided_by == "slurm" else "Kubernetes",
-        error=f"this engine has no address of the cluster: muster serve --cell NAME {_FLAGS[decided_by]}",
-    )
 
 
 EVIDENCE_S = 3.0
@@ -68,36 +52,30 @@ class SlurmAt:
 
 
 class SlurmCell:
-    """The mirror of one engine loop; with `at` None there is none."""
+    """The mirror of one engine loop."""
 
     def __init__(
         self,
         loop: EngineLoop,
-        at: SlurmAt | None,
+        at: SlurmAt,
         recorded: Recorded = lambda engine, changes: None,
         forbidden: Forbidden = lambda engine, number: "",
     ) -> None:
+        from engine.external.slurm.connection import SlurmConnection
+        from engine.external.slurm.mirror_passes import Mirror
+        from engine.external.slurm.mirror_watch import Watcher
+
         self.at = at
-        self._engine = loop.engine
-        self.connection: SlurmConnection | None = None
-        self.mirror: Mirror | None = None
-        self.watcher: Watcher | None = None
         self._evidence: dict[int, tuple[float, FarLook]] = {}
         """Number of an intent that was looked at -> until when, by the monotonic clock, that will do."""
         self._looking = threading.Lock()
         self._read_of: dict[str, Job] = {}
         """Workload -> its job, of those whose output was read: Slurm forgets a job while somebody still reads."""
-        self.driver: SlurmDriver | None = None
-        """Where Muster may act on the cluster."""
-        if at is None:
-            return
-        from engine.external.slurm.connection import SlurmConnection
-        from engine.external.slurm.mirror_passes import Mirror
-        from engine.external.slurm.mirror_watch import Watcher
-
         self.connection = SlurmConnection(at.where, user=at.user or None, token_file=at.token_file)
         self.mirror = Mirror(self.connection, loop.call)
         self.watcher = Watcher(self.connection, self.mirror, where=at.where, user=at.user, acts=at.acts)
+        self.driver: SlurmDriver | None = None
+        """Where Muster may act on the cluster."""
         if at.acts:
             from engine.external.slurm.change_carrier import SlurmDriver
 
@@ -108,36 +86,30 @@ class SlurmCell:
             )  # fmt: skip
 
     def start(self) -> None:
-        if self.watcher is not None:
-            self.watcher.start()
+        self.watcher.start()
         if self.driver is not None:
             self.driver.start()
 
     def stop(self) -> None:
         if self.driver is not None:
             self.driver.stop()
-        if self.watcher is not None:
-            self.watcher.stop()
-        if self.connection is not None:
-            self.connection.close()
+        self.watcher.stop()
+        self.connection.close()
 
     def report(self) -> MirrorReport:
-        if self.watcher is not None:
-            report = self.watcher.report()
-            return report if self.driver is None else msgspec.structs.replace(report, trouble=self.driver.trouble)
-        decided_by = self._engine.state.settings.decided_by
-        return NOT_MIRRORED if decided_by == "muster" else left(decided_by)
+        report = self.watcher.report()
+        return report if self.driver is None else msgspec.structs.replace(report, trouble=self.driver.trouble)
 
     def trouble(self) -> str:
-        """Reason why the view of the cluster is old; empty while it is fresh, or nothing is mirrored."""
+        """Reason why the view of the cluster is old; empty while it is fresh."""
         from console.views.external_scheduler import mirror_trouble
 
         return mirror_trouble(self.report(), time.time())
 
     def mirrored(self, workload_id: str) -> Mirrored:
         """Slurm's data on the job that the workload mirrors, which is kept fresh for a while. Raises NotFoundError."""
-        job = None if self.mirror is None else self.mirror.job_of(workload_id)
-        if job is None or self.watcher is None:
+        job = self.mirror.job_of(workload_id)
+        if job is None:
             raise NotFoundError(
                 f"Slurm shows no job for workload '{workload_id}'",
                 "It may have ended: Slurm drops finished jobs after minutes, the cell keeps them",
@@ -151,9 +123,7 @@ class SlurmCell:
         reason why it cannot be read here."""
         from engine.external.slurm.job_output import output_files, read_output
 
-        job = None if self.mirror is None else self.mirror.job_of(request.id)
-        if job is None:
-            job = self._read_of.get(request.id)
+        job = self.mirror.job_of(request.id) or self._read_of.get(request.id)
         if job is None:
             raise NotFoundError(
                 f"which files '{request.id}' has written is not known", "Slurm forgets a job minutes after its end"
@@ -162,8 +132,7 @@ class SlurmCell:
         self._read_of[request.id] = job
         if len(self._read_of) > READ_KEPT:
             del self._read_of[next(iter(self._read_of))]
-        if self.watcher is not None:
-            self.watcher.track(request.id)
+        self.watcher.track(request.id)
         files = output_files(job)
         if not files:
             raise NotFoundError(f"job {job.id} names no file that it writes to", "It may write to somebody's terminal")
@@ -181,26 +150,24 @@ class SlurmCell:
 
     def evidence(self, intent: Intent) -> FarLook | None:
         """Slurm's present data on an intent, or those of seconds ago: a page asks again and again, and Slurm may
-        have to list all of its jobs. None where no cluster is known."""
-        if self.connection is None or self.mirror is None:
-            return None
+        have to list all of its jobs."""
         if not self._looking.acquire(timeout=EVIDENCE_WAIT_S):
             from engine.model.external_cells import FarLook
 
             return FarLook(at_ms=wall_ms(), error="another intent is being checked; try again")
         try:
-            return self._looked(self.connection, self.mirror, intent)
+            return self._looked(intent)
         finally:
             self._looking.release()
 
-    def _looked(self, connection: SlurmConnection, mirror: Mirror, intent: Intent) -> FarLook:
+    def _looked(self, intent: Intent) -> FarLook:
         from engine.external.slurm.submission_carrier import look
 
         kept = self._evidence.get(intent.number)
         if kept is not None and time.monotonic() < kept[0]:
             return kept[1]
         began = time.monotonic()
-        found = look(connection, intent, mirror.job_of, wall_ms())
+        found = look(self.connection, intent, self.mirror.job_of, wall_ms())
         ended = time.monotonic()
         self._evidence.pop(intent.number, None)
         if len(self._evidence) >= EVIDENCE_KEPT:
@@ -210,18 +177,17 @@ class SlurmCell:
 
     def has_output(self) -> bool:
         """Return whether there may be any."""
-        return self.mirror is not None
+        return True
 
     def shown(self, ids: Sequence[str]) -> None:
         """Keep workloads fresh for a while because somebody's screen lists them."""
-        if self.watcher is not None:
-            from engine.external.slurm.mirror_watch import VISIBLE_S
+        from engine.external.slurm.mirror_watch import VISIBLE_S
 
-            self.watcher.track(*ids, for_s=VISIBLE_S)
+        self.watcher.track(*ids, for_s=VISIBLE_S)
 
     def _steps(self, job: Job) -> tuple[JobStep, ...]:
         """Running steps of a job; none where Slurm does not tell now."""
-        if job.state != "RUNNING" or self.connection is None:
+        if job.state != "RUNNING":
             return ()
         with suppress(SlurmRefused, SlurmUnavailable):
             return self.connection.steps(job.id)

@@ -12,6 +12,7 @@ import msgspec
 
 from engine.external.slurm.limits import Limit, reason_words
 from engine.external.slurm.records import Job, JobStep, Share
+from engine.model.external_cells import SchedulerName
 
 MAX_EXAMPLES = 3
 
@@ -96,7 +97,7 @@ class MirrorReport(msgspec.Struct, frozen=True, kw_only=True):
     where: str
     """URL or socket of slurmrestd, or URL of the API server; empty where the cell is not mirrored."""
     state: Literal["none", "starting", "following", "lost"]
-    scheduler: Literal["Slurm", "Kubernetes"] = "Slurm"
+    scheduler: SchedulerName = "Slurm"
     release: str = ""
     """Of Slurm or Kubernetes, such as 24.11.5."""
     dialect: str = ""

@@ -62,6 +62,9 @@ Phase = Literal[
     "queued", "held", "waiting", "starting", "running", "suspended", "finished", "failed", "cancelled"
 ]  # fmt: skip
 Standing = Literal["ready", "cordoned", "draining", "down"]
+SchedulerName = Literal["Slurm", "Kubernetes"]
+SCHEDULERS: dict[str, SchedulerName] = {"slurm": "Slurm", "kubernetes": "Kubernetes"}
+"""Who decides a cell -> its name, as people write it."""
 
 
 class PoolSeen(Spec, frozen=True, kw_only=True, tag_field="seen", tag="pool"):

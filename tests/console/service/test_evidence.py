@@ -9,7 +9,7 @@ import pytest
 from made_up_slurm import outside_cell, put_in_doubt
 
 from console.service import slurm_cell
-from console.service.slurm_cell import SlurmCell
+from console.service.slurm_cell import SlurmAt, SlurmCell
 from engine.loop import EngineLoop
 from engine.model import commands as cmd
 from engine.model.external_cells import FarLook
@@ -37,9 +37,7 @@ def test_slurm_is_asked_for_one_intent_at_a_time_and_what_it_showed_is_kept(monk
     monkeypatch.setattr(slurm_cell, "EVIDENCE_WAIT_S", 0.01)
     monkeypatch.setattr(slurm_cell, "EVIDENCE_S", 600.0)
     loop = EngineLoop(engine)
-    cell = SlurmCell(loop, None)
-    assert cell.evidence(one) is None, "no cluster is known"
-    cell.connection, cell.mirror = object(), type("Mirror", (), {"job_of": lambda *_: None})()  # type: ignore[assignment]
+    cell = SlurmCell(loop, SlurmAt("http://127.0.0.1:9"))
     first = threading.Thread(target=cell.evidence, args=(one,))
     first.start()
     assert begun.wait(PATIENCE_S)
