@@ -181,7 +181,7 @@ def _engine(arguments: argparse.Namespace, settings: ConsoleSettings) -> DoctorF
     if health.audit_error:
         return DoctorFinding("engine", "fail", health.audit_error, "Running work continues; check its disk")
     if health.mirror_error:
-        return DoctorFinding("engine", "fail", health.mirror_error, "See what it looks at: `muster slurm mirror`")
+        return DoctorFinding("engine", "fail", health.mirror_error, "See what it looks at: `muster cell mirror`")
     if health.history_error:
         return DoctorFinding("engine", "warn", health.history_error, "The cell continues; check its disk")
     if health.software != VERSION:

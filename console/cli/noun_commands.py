@@ -48,7 +48,8 @@ def add_nouns(root: ShellParser) -> None:
         ("runbook", "written procedures: look, check, try, run, approve", runbook_verbs),
         ("policy", "who may do what; operators, keys and freezes", policy_verbs),
         ("audit", "the record: who did what, on whose vote", audit_verbs),
-        ("slurm", "the mirror of a Slurm cluster, and what is under way to it", _slurm),
+        ("intent", "what was asked of Slurm or Kubernetes, and what came of it", _intent),
+        ("slurm", "what only Slurm can be asked for", _slurm),
         ("kubernetes", "what can be read of a Kubernetes cluster, and what changes there", _kubernetes),
         ("fleet", "several cells as one: submit to whichever suits", _fleet),
         ("history", "what was measured, and the forecast made of it", _history),
@@ -143,6 +144,8 @@ def _cell(cell: ShellParser) -> None:
     _actions(cell)
     told = "how much of the free GPU is of no use, and to whom"
     cell.add("fragmentation", told, "console.commands.capacity:fragmentation", reached)
+    told = "how the mirror of a Slurm or Kubernetes cluster does, and what it leaves out"
+    cell.add("mirror", told, "console.commands.external_scheduler:mirror", reached)
     cell.add("who", "who is here: the consoles, and what they are on", "console.commands.tokens:who", reached)
     cell.add("model", "which model is asked, and what it has cost", "console.commands.drafts:model", reached)
     cell.add("actions", "what can be done to a cell, and how risky it is", "console.cli.reference:actions", _table)
@@ -187,33 +190,38 @@ def _summary(summary: argparse.ArgumentParser) -> None:
     reach(summary, sub=True)
 
 
-def _slurm(slurm: ShellParser) -> None:
-    of = "console.commands.slurm"
-    slurm.add("mirror", "how the mirror of a Slurm cluster does", f"{of}:mirror", reached)
-    slurm.add("intents", "what is under way to Slurm, or one of it: what came of it", f"{of}:intents", _intents)
-    slurm.add("retry", "have an intent in doubt done again: an act is proposed anew", f"{of}:retry", _retry)
-    slurm.add("settle", "say what came of an intent in doubt", f"{of}:settle", _settle)
-    _actions(slurm)
+def _intent(intent: ShellParser) -> None:
+    of = "console.commands.external_scheduler"
+    intent.add("list", "those under way, and what came of the last ones", f"{of}:intents", _intents)
+    intent.add("show", "all that is known of one, and what the cluster shows of it now", f"{of}:intent", _one_intent)
+    intent.add("retry", "have one in doubt done again: an act is proposed anew", f"{of}:retry", _retry)
+    intent.add("settle", "say what came of one in doubt", f"{of}:settle", _settle)
 
 
-def _intents(intents: argparse.ArgumentParser) -> None:
-    intents.add_argument(
-        "number", nargs="?", type=intent_number, metavar="N", help="all that is known of this one, such as i17"
-    )
-    intents.add_argument("--limit", type=positive, default=50, metavar="N", help="at most so many (50)")
-    reach(intents, sub=True)
+def _intents(listed: argparse.ArgumentParser) -> None:
+    listed.add_argument("--limit", type=positive, default=50, metavar="N", help="at most so many (50)")
+    reach(listed, sub=True)
+
+
+def _numbered(target: argparse.ArgumentParser) -> None:
+    target.add_argument("number", type=intent_number, metavar="N", help="its number, such as i17")
+
+
+def _one_intent(shown: argparse.ArgumentParser) -> None:
+    _numbered(shown)
+    reach(shown, sub=True)
 
 
 def _retry(retry: argparse.ArgumentParser) -> None:
-    retry.add_argument("number", type=intent_number, metavar="N", help="its number, such as i17")
+    _numbered(retry)
     _found(retry)
     retry.add_argument("--dry-run", action="store_true", help="of an act: show the plan and its effect, do nothing")
     reach(retry, sub=True)
 
 
 def _settle(settle: argparse.ArgumentParser) -> None:
-    settle.add_argument("number", type=intent_number, metavar="N", help="its number, such as i17")
-    settle.add_argument("outcome", choices=("done", "undone"), help="what was found in Slurm")
+    _numbered(settle)
+    settle.add_argument("outcome", choices=("done", "undone"), help="what was found in the cluster")
     _found(settle)
     reach(settle, sub=True)
 
@@ -223,11 +231,13 @@ def _found(target: argparse.ArgumentParser) -> None:
     target.add_argument("--yes", action="store_true", help="do not ask; needed where nobody can be asked")
 
 
+def _slurm(slurm: ShellParser) -> None:
+    _actions(slurm)
+
+
 def _kubernetes(kubernetes: ShellParser) -> None:
     of = "console.commands.kubernetes"
     kubernetes.add("look", "what can be read of a cluster, and how much there is", f"{of}:look", _cluster)
-    kubernetes.add("mirror", "how the mirror of a cluster does, and where our model and Kueue disagree",
-                   "console.commands.slurm:mirror", reached)  # fmt: skip
     kubernetes.add("watch", "what changes in a cluster, as it happens", f"{of}:watch", _watch)
 
 

@@ -55,7 +55,7 @@ TAKEN = ("already exists", "was already requested")
 """Parts of a cell's error when it has the id: as a workload, or as a request to another scheduler."""
 ASKED, DOUBT = "asked of Slurm", "in doubt"
 """States of work that another scheduler was asked for and the cell does not show yet; in doubt: see `muster
-slurm intents`."""
+intent list`."""
 SENT_BACK = ("refused", "expired", "undone")
 """Phases in which an intent ends without effect."""
 MAX_INTENTS = 1_000

@@ -39,8 +39,8 @@ SHOWS_PAST = frozenset(
     for runs in (
         "cli.start:open_console", "commands.show:overview", "commands.show:get", "commands.show:why",
         "commands.capacity:fairness", "commands.capacity:fragmentation", "commands.money:spot",
-        "commands.money:showback", "commands.money:budgets", "commands.slurm:intents", "commands.history:history",
-        "commands.history:events",
+        "commands.money:showback", "commands.money:budgets", "commands.external_scheduler:intents",
+        "commands.history:history", "commands.history:events",
     )
 )  # fmt: skip
 """Commands, by what they run, that can show an earlier time; all others act, or are about what is not kept."""

@@ -343,7 +343,7 @@ INTENT_TONES = {
 }  # fmt: skip
 NOTHING = "no changes for another scheduler"
 IN_DOUBT = (
-    "Nobody can tell whether these happened: muster slurm intents N tells what is known; retry N has it done again, "
+    "Nobody can tell whether these happened: muster intent show N tells what is known; retry N has it done again, "
     "settle N done|undone says what came of it"
 )
 MAX_SUBJECTS = 3
@@ -431,8 +431,8 @@ def _lines(intents: list[IntentView], now_ms: int, width: int) -> list[Line]:
 
 DOUBT = "in doubt"
 SHOWS = {
-    "done": ("Slurm shows that it was done", "ok"),
-    "undone": ("Slurm shows that it was not done", "warn"),
+    "done": ("this shows that it was done", "ok"),
+    "undone": ("this shows that it was not done", "warn"),
     "": ("this does not show whether it was done", "warn"),
 }
 
@@ -491,14 +491,15 @@ def _word(phase: str, text: str) -> str:
 
 def _now(detail: IntentDetail, width: int) -> Section:
     far = detail.far
+    where = f"In {detail.scheduler} now"
     if far is None:
-        return Section("In Slurm now", (text_line("this engine has no address of the cluster", "warn"),))
+        return Section(where, (text_line("this engine has no address of the cluster", "warn"),))
     if far.error:
-        return Section("In Slurm now", tuple(_toned(f"does not answer: {printable(far.error)}", width, "bad")))
+        return Section(where, tuple(_toned(f"does not answer: {printable(far.error)}", width, "bad")))
     lines = [line for told in far.lines for line in _toned(printable(told), width, "")]
     told, tone = SHOWS.get(far.shows, SHOWS[""])
     lines += _toned(told, width, tone)
-    return Section(f"In Slurm now ({timestamp(far.at_ms)} UTC)", (*lines, *_restarts(detail, far, width)))
+    return Section(f"{where} ({timestamp(far.at_ms)} UTC)", (*lines, *_restarts(detail, far, width)))
 
 
 def _restarts(detail: IntentDetail, far: FarLook, width: int) -> list[Line]:
@@ -521,9 +522,9 @@ def _ways(detail: IntentDetail, width: int) -> list[Section]:
         else "sends it again with the same token: if the first copy turns up, one of the two is cancelled"
     )
     ways = (
-        (f"muster slurm retry {name} --reason WHY", again),
-        (f"muster slurm settle {name} done --reason WHY", "it took effect in Slurm"),
-        (f"muster slurm settle {name} undone --reason WHY", _undone(detail)),
+        (f"muster intent retry {name} --reason WHY", again),
+        (f"muster intent settle {name} done --reason WHY", f"it took effect in {detail.scheduler}"),
+        (f"muster intent settle {name} undone --reason WHY", _undone(detail)),
     )
     lines = [
         line for way, told in ways for line in (*hanging("", way, width), *hanging("    ", told, width, tone="dim"))
@@ -541,7 +542,7 @@ def answer_text(detail: IntentDetail, outcome: str) -> str:
     """Meaning of a yes."""
     name = printable(detail.view.id)
     if outcome == "retry":
-        return f"{name} is sent to Slurm again. If the first one did run, it runs twice."
+        return f"{name} is sent to {detail.scheduler} again. If the first one did run, it runs twice."
     told = "was done" if outcome == "done" else "was not done, and will not be"
     return f"You state that {name} {told}. This is recorded under your name."
 

@@ -610,7 +610,7 @@ def _refuse_too_many(state: State) -> None:
     if len(state.intents.open) >= MAX_OPEN:
         raise RefusedError(
             f"{len(state.intents.open):,} intents wait for {state.settings.decided_by.capitalize()}",
-            "Check them: muster slurm intents; then try again",
+            "Check them: muster intent list; then try again",
         )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from engine.model import events as ev
 from engine.model.columns import view
+from engine.model.external_cells import SCHEDULERS
 from engine.model.overviews import Change, Changes
 from engine.model.quantities import counted, usd, utc
 from engine.model.spec_parts import exit_words
@@ -92,6 +93,10 @@ def _reestimated(state: State, event: ev.Reestimated) -> Words:
 def _priority_set(state: State, event: ev.PrioritySet) -> Words:
     w = state.workloads
     return "priority", w.ids[event.row], w.priority_classes[event.priority_class].name
+
+
+def _asked(state: State) -> str:
+    return SCHEDULERS[state.settings.decided_by]
 
 
 # -- nodes and orders -------------------------------------------------------------------------------------------------
@@ -200,9 +205,11 @@ _TABLE: dict[type[Any], Callable[[State, Any], Words]] = {
     ev.Reserved: lambda state, e: ("reserved", e.reservation.name, counted(len(e.reservation.nodes), "node")),
     ev.Unreserved: lambda state, e: ("reservation over", e.name, ""),
     # Other schedulers.
-    ev.Intended: lambda state, e: ("wanted of Slurm", f"i{e.number}", wording_of(e.command)),
-    ev.IntentSent: lambda state, e: ("carried to Slurm", f"i{e.number}", ""),
-    ev.IntentAccepted: lambda state, e: ("Slurm accepted", f"i{e.number}", f"job {e.job}" if e.job else e.text),
+    ev.Intended: lambda state, e: (f"wanted of {_asked(state)}", f"i{e.number}", wording_of(e.command)),
+    ev.IntentSent: lambda state, e: (f"carried to {_asked(state)}", f"i{e.number}", ""),
+    ev.IntentAccepted: lambda state, e: (
+        f"{_asked(state)} accepted", f"i{e.number}", f"job {e.job}" if e.job else e.text,
+    ),
     ev.IntentReopened: lambda state, e: ("to be carried again", f"i{e.number}", e.text),
     ev.IntentSettled: _intent_moved,
     ev.IntentAnswered: _intent_moved,

@@ -590,7 +590,7 @@ def in_doubt(state: State, number: int) -> Intent:
     intent = state.intents.known(number)
     if intent is None:
         raise NotFoundError(
-            f"there is no intent i{number}", "The last 500 that were settled are kept: muster slurm intents"
+            f"there is no intent i{number}", "The last 500 that were settled are kept: muster intent list"
         )
     phase = Phase(intent.phase)
     if phase != Phase.IN_DOUBT:
@@ -611,7 +611,7 @@ def answer(state: State, command: cmd.AnswerIntent) -> Checked:
     if not isinstance(submission, cmd.Submit):
         raise RefusedError(
             f"i{command.number} is an action, approved for the state at that time",
-            f"Propose it again: muster slurm retry i{command.number} does that",
+            f"Propose it again: muster intent retry i{command.number} does that",
         )
     name = submission.workloads[0].id
     if name in state.intents.ids and state.intents.named.get(intent.token) != name:

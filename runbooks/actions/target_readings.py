@@ -461,7 +461,7 @@ def refuse_impossible(engine: Engine, acts: Iterable[Act]) -> None:
 
                 refuse_other_fields(act.queue.was, act.queue.to)
     if found:
-        raise RefusedError(f"not possible in this cell: {'; '.join(found)}", f"muster {by} mirror shows what is")
+        raise RefusedError(f"not possible in this cell: {'; '.join(found)}", "muster cell mirror shows what is")
 
 
 def carried(engine: Engine, acts: Iterable[Act]) -> tuple[str, ...]:

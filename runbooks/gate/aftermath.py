@@ -26,7 +26,7 @@ from sqlalchemy import Connection, select
 from engine.model import commands as cmd
 from engine.model.columns import view
 from engine.model.errors import JournalError, MusterError, NotFoundError, RefusedError, SpecError
-from engine.model.external_cells import IntentWord
+from engine.model.external_cells import SCHEDULERS, IntentWord
 from engine.model.quantities import counted, shortlist, utc
 from engine.model.specs import WorkloadState
 from engine.state.external_cell import Intent, Phase, in_doubt, subjects_of, view_of, wanted
@@ -386,7 +386,7 @@ def detail(engine: Engine, gate: Gate, number: int) -> tuple[IntentDetail, Inten
     intent = engine.state.intents.known(number)
     if intent is None:
         raise NotFoundError(
-            f"there is no intent i{number}", "The last 500 that were settled are kept: muster slurm intents"
+            f"there is no intent i{number}", "The last 500 that were settled are kept: muster intent list"
         )
     left = engine.recorded(lambda connection: left_by(connection, intent))
     votes = engine.recorded(lambda connection: _votes(connection, left[0])) if left else ()
@@ -395,6 +395,7 @@ def detail(engine: Engine, gate: Gate, number: int) -> tuple[IntentDetail, Inten
         version=engine.version,
         now_ms=engine.now_ms,
         view=view_of(intent),
+        scheduler=SCHEDULERS[engine.state.settings.decided_by],
         wants=wants(command),
         words=tuple(IntentWord(at_ms=w.at_ms, phase=Phase(w.phase).label, text=w.text) for w in intent.words),
         proposal=left[0].id if left else "",
@@ -569,7 +570,7 @@ def _agree(engine: Engine, gate: Gate, actor: Actor, said: IntentAnswer, intent:
     if wanted:
         raise RefusedError(
             f"your answer is recorded, and i{intent.number} is still in doubt: it is {tier} and needs {wanted}",
-            f"They run: muster slurm settle {intent.number} {said.outcome} --reason WHY",
+            f"They run: muster intent settle {intent.number} {said.outcome} --reason WHY",
         )
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from engine.model.external_cells import FarLook, IntentView, IntentWord
+from engine.model.external_cells import FarLook, IntentView, IntentWord, SchedulerName
 from runbooks.plans.checks import Finding
 from runbooks.plans.identity import Signed
 from runbooks.plans.typed_plan import Act, Proposal
@@ -138,6 +138,8 @@ class IntentDetail(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     now_ms: int
     view: IntentView
+    scheduler: SchedulerName = "Slurm"
+    """Who was asked."""
     wants: tuple[str, ...]
     """What was asked for, in lines."""
     words: tuple[IntentWord, ...]

@@ -184,7 +184,7 @@ def page_of(name: str) -> Shows:
 
 def _mirrored(environment: dict[str, str]) -> int:
     said = subprocess.run(
-        [MUSTER, "--cell", "hpc", "slurm", "mirror"], env=environment, capture_output=True, text=True
+        [MUSTER, "--cell", "hpc", "cell", "mirror"], env=environment, capture_output=True, text=True
     ).stdout
     found = re.search(r"^jobs\s+([\d,]+)", said, re.MULTILINE)
     return int(found[1].replace(",", "")) if found else 0

@@ -656,7 +656,7 @@ class FakeClient(Client):
         return IntentsReport(at_ms=self.now_ms, open=0, sent=0, accepted=0, in_doubt=0, items=())
 
     def intent(self, number: int) -> IntentDetail:
-        raise NotFoundError(f"there is no intent i{number}", "See muster slurm intents")
+        raise NotFoundError(f"there is no intent i{number}", "See muster intent list")
 
     def answer_intent(self, said: IntentAnswer) -> Receipt:
         self.deeds.append((f"intent {said.outcome}", f"i{said.number}"))

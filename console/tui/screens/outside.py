@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from console.actions.registry import ActionTarget
 from console.client.change_feed import in_thread
-from console.commands.slurm import again
+from console.commands.external_scheduler import again
 from console.fleet.queries import FleetSubmission, FleetView
 from console.fleet.wording import nowhere, pages, submission_pages
 from console.forms.gate_arguments import intent_number
@@ -94,7 +94,7 @@ class IntentsPane(DetailPane[IntentsReport]):
 
 
 ASK_S = 5.0
-"""Interval of questions to Slurm itself, not to its mirror."""
+"""Interval of questions to the cluster itself, not to its mirror."""
 
 
 class IntentPane(DetailPane[IntentDetail]):
@@ -173,7 +173,7 @@ async def _retry(app: MusterApp, number: int) -> str:
         return await _asked(app, detail, number, "retry")
     request = again(detail, f"i{number} is in doubt: send again")
     action = app.actions["retry_intent"]
-    shell = f"muster slurm retry i{number}"
+    shell = f"muster intent retry i{number}"
     return await finish(app, action, lambda: app.client().propose(request), shell, follow=True)
 
 

@@ -104,7 +104,7 @@ def test_a_verb_without_its_noun_is_told_the_noun(capsys: Out) -> None:
     for typed, use in {
         "drain": "node drain", "hold-queue": "queue hold", "set-quota": "queue set-quota", "scale-pool": "pool scale",
         "approve": "proposal approve", "propose": "proposal new", "proposals": "proposal list", "pools": "pool list",
-        "mirror": "slurm mirror", "budgets": "budget list", "login": "token login", "whoami": "policy whoami",
+        "mirror": "cell mirror", "budgets": "budget list", "login": "token login", "whoami": "policy whoami",
         "spot": "budget efficiency", "operator": "policy operator", "set-quta": "queue set-quota",
         "explain": "recommend", "node hold": "workload hold", "workload why": "why", "resume": "workload resume",
     }.items():  # fmt: skip

@@ -94,7 +94,7 @@ def test_a_doubt_takes_as_many_people_as_its_plan(tmp_path: Path) -> None:
     for _ in range(2):  # who says it twice is one person all the same
         with pytest.raises(RefusedError, match=r"your answer is recorded, and .* needs 1 more") as caught:
             answer(engine, gate, cat, number)
-    assert f"muster slurm settle {number} done" in caught.value.remedy
+    assert f"muster intent settle {number} done" in caught.value.remedy
     with pytest.raises(RefusedError, match="your answer is recorded"):
         answer(engine, gate, dan, number, "undone")  # another word agrees with nobody
     assert engine.intents().in_doubt == 1

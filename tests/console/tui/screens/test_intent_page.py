@@ -33,7 +33,7 @@ def test_it_says_what_was_wanted_what_slurm_shows_and_what_can_be_done(width: in
     told = " ".join(text_of(width).replace("┊", "").split())
     for part in (
         "submit evaluate", "in doubt", "job 4690", "carries its token", "without slurmdbd",
-        "this does not show whether it was done", "so it may have lost it", "muster slurm retry i17",
+        "this does not show whether it was done", "so it may have lost it", "muster intent retry i17",
         "sends it again with the same token", "settle i17 undone", "the name of the workload is free again",
     ):  # fmt: skip
         assert part in told
@@ -46,7 +46,7 @@ def test_a_cluster_that_is_away_and_words_of_strangers() -> None:
     hostile = FarLook(at_ms=NOW_MS, lines=("job 7: \x1b[2Jx [red]",), shows="done", since_ms=1, since_by="statistics")
     told = text_of(58, far=hostile)
     assert "\x1b" not in told
-    assert "Slurm shows that it was done" in told
+    assert "this shows that it was done" in told
     assert "not restarted since" in told.replace("\n", " ")
     strange = "\x1b[2J\u202e[red]"
     view = replace(fake_far.intent(3).view, text=strange, subjects=(strange,), token=strange, phase=strange)
@@ -102,16 +102,16 @@ def test_the_shell_shows_retries_and_settles(
 ) -> None:
     client = far()
     monkeypatch.setattr(client, "close", lambda: None, raising=False)
-    monkeypatch.setattr("console.commands.slurm.connect", lambda _arguments: client)
-    assert run(["slurm", "intents", "i17"]) == 1
+    monkeypatch.setattr("console.commands.external_scheduler.connect", lambda _arguments: client)
+    assert run(["intent", "show", "i17"]) == 1
     assert "this does not show whether it was done" in capsys.readouterr().out
-    assert run(["slurm", "intents", "17", "--json"]) == 1
+    assert run(["intent", "show", "17", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["view"]["phase"] == "in doubt"
-    assert run(["slurm", "settle", "i17", "undone", "--reason", "it never came"]) != 0
+    assert run(["intent", "settle", "i17", "undone", "--reason", "it never came"]) != 0
     assert not client.deeds, "nobody could be asked"
-    assert run(["slurm", "settle", "i17", "undone", "--reason", "it never came", "--yes"]) == 0
-    assert run(["slurm", "retry", "i17", "--reason", "it never came", "--yes"]) == 0
+    assert run(["intent", "settle", "i17", "undone", "--reason", "it never came", "--yes"]) == 0
+    assert run(["intent", "retry", "i17", "--reason", "it never came", "--yes"]) == 0
     assert client.deeds == [("intent undone", "i17"), ("intent retry", "i17")]
     assert capsys.readouterr().out.splitlines()[-1] == "i99"
     with pytest.raises(SystemExit):
-        run(["slurm", "intents", "x"])
+        run(["intent", "show", "x"])

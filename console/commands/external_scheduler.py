@@ -1,4 +1,4 @@
-"""Commands of a cell for which Slurm decides: `muster slurm mirror` and `muster slurm intents`."""
+"""Commands of a cell for which Slurm or Kubernetes decides: `muster cell mirror` and `muster intent`."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ def mirror(arguments: argparse.Namespace) -> int:
 
 def intents(arguments: argparse.Namespace) -> int:
     """1 where a person has to look at one."""
-    if arguments.number is not None:
-        return _show(arguments)
     from console.views.external_scheduler import intent_lines
 
     with closing(connect(arguments)) as client:
@@ -43,7 +41,7 @@ def intents(arguments: argparse.Namespace) -> int:
     return 1 if report.in_doubt else 0
 
 
-def _show(arguments: argparse.Namespace) -> int:
+def intent(arguments: argparse.Namespace) -> int:
     """1 where it waits for a person."""
     from console.views.external_scheduler import detail_lines
 
@@ -70,9 +68,7 @@ def retry(arguments: argparse.Namespace) -> int:
         if detail.act is not None:
             return propose_and_do(arguments, client, again(detail, arguments.reason))
     if arguments.dry_run:
-        raise SpecError(
-            "--dry-run", "needs an action, which has a plan", "See what is known with muster slurm intents N"
-        )
+        raise SpecError("--dry-run", "needs an action, which has a plan", "See what is known with muster intent show N")
     return _answer(arguments, "retry")
 
 
