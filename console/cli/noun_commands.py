@@ -49,7 +49,6 @@ def add_nouns(root: ShellParser) -> None:
         ("policy", "who may do what; operators, keys and freezes", policy_verbs),
         ("audit", "the record: who did what, on whose vote", audit_verbs),
         ("intent", "what was asked of Slurm or Kubernetes, and what came of it", _intent),
-        ("slurm", "what only Slurm can be asked for", _slurm),
         ("kubernetes", "what can be read of a Kubernetes cluster, and what changes there", _kubernetes),
         ("fleet", "several cells as one: submit to whichever suits", _fleet),
         ("history", "what was measured, and the forecast made of it", _history),
@@ -229,10 +228,6 @@ def _settle(settle: argparse.ArgumentParser) -> None:
 def _found(target: argparse.ArgumentParser) -> None:
     target.add_argument("--reason", required=True, metavar="TEXT", help="what was found, in 10 characters or more")
     target.add_argument("--yes", action="store_true", help="do not ask; needed where nobody can be asked")
-
-
-def _slurm(slurm: ShellParser) -> None:
-    _actions(slurm)
 
 
 def _kubernetes(kubernetes: ShellParser) -> None:

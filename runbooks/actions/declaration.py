@@ -403,7 +403,7 @@ class Action:
         if not self.label:
             object.__setattr__(self, "label", self.verb)
         if not self.shell:
-            noun = "slurm" if self.only_outside else NOUNS[self.kind]
+            noun = NOUNS[self.kind]
             words = [word for word in self.name.split("_") if word != noun]
             object.__setattr__(self, "shell", f"{noun} {'-'.join(words)}")
 

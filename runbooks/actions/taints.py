@@ -111,7 +111,6 @@ def taint_action(name: TaintAction, undo: TaintAction, **more: Any) -> Action:
 
     return Action(
         name=name,
-        shell=f"node {name}",
         verb=name.capitalize(),
         example=f":{name} NODE --taint repair=psu:NoSchedule",
         parameters=PARAMETERS,
