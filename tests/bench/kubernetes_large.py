@@ -1,9 +1,13 @@
 """A large cluster listed and followed: `kubernetes_large.py [--pods 100000] [--nodes 10000] [--rate 1000]`.
 
 The API server is made up, a process of its own on loopback, and sends pods and nodes of the size of real ones (3.8 KB
-and 4.1 KB with their managedFields). `--kubeconfig FILE` asks a real one instead, for what is in it. Prints one JSON
-row for each: wall time, CPU time of this process, and how much its memory grew; for events, how long after it was sent
-each was taken. The first row is of a cell that mirrors all of it: the time until its last pod is in the journal.
+and 4.1 KB with their managedFields). `--kubeconfig FILE` asks a real one instead, for what is in it. `--real` starts
+one of `../shared/kubernetes` and puts the same objects into its etcd, with its controllers stopped, so that nobody
+changes them; only the row of the cell is measured then.
+
+Prints one JSON row for each: wall time, CPU time of this process, and how much its memory grew; for events, how long
+after it was sent each was taken. The first row is of a cell that mirrors all of it: the time until its last pod is in
+the journal.
 """
 
 from __future__ import annotations
@@ -11,16 +15,21 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import resource
 import subprocess
 import sys
 import tempfile
 import time
+from base64 import b64encode
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import httpx
 
 from engine.external.kubernetes_api.core_objects import KubernetesObject
 from engine.external.kubernetes_api.kinds import KINDS
@@ -29,6 +38,7 @@ from engine.external.kubernetes_api.listing import KindReader
 from engine.external.kubernetes_api.observation import ClusterObservation
 from engine.external.kubernetes_api.reflector import ChangeBatch, Reflector
 from engine.external.kubernetes_api.transport import KubernetesTransport
+from tests.support.kubernetes_cluster import own
 from tests.support.scripted_kubernetes import Answer, Query, ScriptedKubernetes, event, initial_end
 
 BY_NAME = {kind.resource: kind for kind in KINDS}
@@ -169,6 +179,51 @@ def serve(pods: int, nodes: int, rate: int) -> None:
         sys.stdin.read()
 
 
+REGISTRY = {
+    "nodes": ("minions", "v1", "Node"), "pods": ("pods", "v1", "Pod"),
+    "workloads": ("kueue.x-k8s.io/workloads", "kueue.x-k8s.io/v1beta2", "Workload"),
+    "clusterqueues": ("kueue.x-k8s.io/clusterqueues", "kueue.x-k8s.io/v1beta2", "ClusterQueue"),
+    "localqueues": ("kueue.x-k8s.io/localqueues", "kueue.x-k8s.io/v1beta2", "LocalQueue"),
+    "resourceflavors": ("kueue.x-k8s.io/resourceflavors", "kueue.x-k8s.io/v1beta2", "ResourceFlavor"),
+}  # fmt: skip
+"""Where the API server keeps a kind in etcd, and as what."""
+STOPPED = ("kueue", "kube-controller-manager", "kube-scheduler", "kubelets")
+AT_ONCE = 100
+"""Objects of one transaction."""
+
+
+def real(pods: int, nodes: int) -> dict[str, Any]:
+    """The cell's row, of a real API server."""
+    with own("--nodes", "1") as cluster:
+        for part in STOPPED:
+            cluster.kill(part)
+        began = time.monotonic()
+        objects: dict[str, Iterator[dict[str, Any]]] = {kind: iter(found) for kind, found in queues().items()}
+        objects["nodes"] = (node(n, 0) for n in range(nodes))
+        objects["workloads"] = (workload(n, 0) for n in range(-(-pods // GANG)))
+        objects["pods"] = (pod(n, 0) for n in range(pods))
+        with httpx.Client(base_url=cluster.etcd_url(), trust_env=False, timeout=120) as etcd:
+            for kind, found in objects.items():
+                fill(etcd, kind, found)
+        row = {"filled_s": round(time.monotonic() - began, 1)}
+        return row | mirrored(cluster.reach()) | {"load": os.getloadavg()[0]}
+
+
+def fill(etcd: httpx.Client, kind: str, objects: Iterator[dict[str, Any]]) -> None:
+    """Put objects where the API server keeps them; it reads JSON there as well as its own format."""
+    folder, api, name = REGISTRY[kind]
+    while some := list(islice(objects, AT_ONCE)):
+        puts = []
+        for each in some:
+            about = each["metadata"]
+            about.pop("resourceVersion")
+            about.setdefault("creationTimestamp", "2026-11-23T11:00:00Z")
+            key = "/".join(filter(None, ("/registry", folder, about.get("namespace"), about["name"])))
+            value = json.dumps({"apiVersion": api, "kind": name} | each).encode()
+            puts.append({"requestPut": {"key": b64encode(key.encode()).decode(), "value": b64encode(value).decode()}})
+        etcd.post("/v3/kv/txn", json={"success": puts}).raise_for_status()
+
+
 def _text(found: dict[str, Any]) -> bytes:
     return json.dumps(found, separators=(",", ":")).encode()
 
@@ -276,11 +331,15 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--kubeconfig", default="")
+    parser.add_argument("--real", action="store_true")
     parser.add_argument("--serve", action="store_true")
     parser.add_argument("--one", nargs=2, metavar=("KIND", "WAY"))
     arguments = parser.parse_args()
     if arguments.serve:
         serve(arguments.pods, arguments.nodes, arguments.rate)
+        return
+    if arguments.real:
+        print(json.dumps(real(arguments.pods, arguments.nodes)))
         return
     if arguments.kubeconfig:
         for way in ("streamed", "paged", "whole"):

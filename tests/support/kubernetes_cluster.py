@@ -148,11 +148,13 @@ class KubernetesCluster:
             return admin.raw("GET", "/readyz").status_code == 200
         return False
 
+    def etcd_url(self) -> str:
+        words = Path(f"/proc/{self.pid('etcd')}/cmdline").read_bytes().split(b"\0")
+        return words[words.index(b"--listen-client-urls") + 1].decode()
+
     def compact(self) -> None:
         """Have etcd forget all versions but the last."""
-        words = Path(f"/proc/{self.pid('etcd')}/cmdline").read_bytes().split(b"\0")
-        url = words[words.index(b"--listen-client-urls") + 1].decode()
-        with httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_S) as etcd:
+        with httpx.Client(base_url=self.etcd_url(), trust_env=False, timeout=PATIENCE_S) as etcd:
             head = etcd.post("/v3/kv/range", json={"key": "YQ=="}).json()["header"]["revision"]
             assert etcd.post("/v3/kv/compaction", json={"revision": head, "physical": True}).status_code == 200
 
