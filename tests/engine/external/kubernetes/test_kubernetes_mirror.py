@@ -103,10 +103,34 @@ def test_pods_of_no_queue_are_load_of_their_node(cell: MirroredCell, admin: Admi
     until(lambda: _load(cell) == [0, 0])
 
 
+def _pods_by_node(engine: Engine) -> dict[str, int]:
+    names = engine.state.capacity.node_ids
+    return {names[row]: load[4] for row, load in engine.state.loads.of.items()}
+
+
 def _load(cell: MirroredCell) -> list[int]:
     """Milli-CPU and MiB of all nodes, of a test that alone has pods without a queue."""
     loads = cell.call(lambda engine: list(engine.state.loads.of.values()))
     return [sum(load[0] for load in loads), sum(load[1] for load in loads)]
+
+
+def test_without_kueue_a_job_is_load_of_its_nodes_for_as_long_as_its_pods_are_there() -> None:
+    container = {"name": "c", "image": "none", "resources": {"requests": {"cpu": "2", "memory": "1Gi"}}}
+    pod = {"restartPolicy": "Never", "containers": [container]}
+    spec = {"parallelism": 2, "completions": 2, "template": {"spec": pod}}
+    with own("--no-kueue", "--nodes", "2") as cluster, cluster.admin() as admin:
+        space = admin.namespace("team")
+        with mirrored(cluster, kueue=False) as cell:
+            assert cell.call(lambda engine: engine.state.policy) == "easy"
+            admin.do("POST", f"{JOBS}/{space}/jobs", {"metadata": {"name": "plain"}, "spec": spec})
+            until(lambda: _load(cell) == [4000, 2048])
+            on = pods_on_nodes(admin, space, "plain")
+            assert cell.call(_pods_by_node) == on
+            assert cell.call(lambda engine: len(engine.state.workloads.ids)) == 0
+            admin.do("DELETE", f"{JOBS}/{space}/jobs/plain?propagationPolicy=Background")
+            until(lambda: _load(cell) == [0, 0])
+            assert cell.watch.fault == ""
+            assert cell.faults() == []
 
 
 def test_work_goes_on_where_its_node_is_tainted_and_labelled(
