@@ -4,6 +4,10 @@ Changes are gathered in tables as they come (`cluster_tables`). A pass makes obs
 last one, and tells the engine those that differ from the last it was told. Nothing is told before every kind was listed
 once: half a cluster is none. What the cell has from before, and the cluster no longer, is told as gone with the first
 pass. The mirror keeps nothing that another first list would not find again.
+
+So everything is listed anew after a restart, and no watch is resumed from a kept version: the cell's journal has
+workloads and not the objects that they were made of, which a watch would leave unknown. To keep them too would cost
+more than it saves: 100,000 pods listed are 1.4 s of CPU time (`tests/bench/kubernetes_large.py`).
 """
 
 from __future__ import annotations
