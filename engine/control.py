@@ -57,7 +57,7 @@ from engine.reads import answers as read
 from engine.reads import cost_reports
 from engine.reads.id_search import find
 from engine.reads.recent_activity import Recent
-from engine.scheduling.cycle import Scheduler
+from engine.scheduling.cycle import Scheduler, never
 from engine.state import pending_work
 from engine.state.cell_state import State
 from engine.state.demand import Forecaster
@@ -70,7 +70,7 @@ Answers = list[Receipt | MusterError]
 
 MIN_AT_ONCE = 8
 """Starts or ends of single tasks that are recorded together: fewer are quicker one by one."""
-MAX_ROUNDS = 16
+MAX_ROUNDS = 17
 """Cycles of one turn: what starts in one may let others start or grow in the next."""
 MIN_PAUSE_MS = 1000
 """Between attempts to have a gang confirmed, so that a full executor is not asked all the time."""
@@ -121,6 +121,9 @@ class Engine:
         """Cell milliseconds between scheduling cycles as time passes: 0 has one at every instant something ends."""
         self.journal_error = ""
         """The reason why the last change could not be recorded; empty when all is well."""
+        self.enough: Callable[[], bool] = never
+        """Asked while it decides: once true, the rest of the cycle and of the time that should pass is left for the
+        next turn."""
         self.recommender: RequestRecommender | None = None
         """May change the requests of new work, where the settings let it."""
         self._journal = journal
@@ -327,10 +330,10 @@ class Engine:
             for event in recommended(self.state, self.recommender, new):
                 self._emit(event)
 
-    def advance(self, to_ms: int, enough: Callable[[], bool] = lambda: False) -> None:
+    def advance(self, to_ms: int) -> None:
         """Let cell time pass up to `to_ms`: what executors report and what is due, in order of time, and cycles between
-        as long as there is anything to decide; one transaction. Once `enough`, asked after each cycle, less time
-        passes. Raises RefusedError when the clock would go back."""
+        as long as there is anything to decide; one transaction. Once `enough`, less time passes, and none in the
+        middle of a cycle. Raises RefusedError when the clock would go back."""
         if to_ms < self._clock_ms:
             raise RefusedError(
                 f"the clock would go back from {self._clock_ms} to {to_ms} ms", "Give a time that is not in the past"
@@ -340,6 +343,10 @@ class Engine:
                 self._clock_ms = to_ms
             return
         with self._turn():
+            if self.is_interrupted:
+                self._cycle()
+                if self.enough():
+                    return
             while (due := self.next_due()) is not None and due <= to_ms:
                 until = self._until(due, to_ms)
                 while (due := self._next_event_ms()) is not None and due <= until:
@@ -350,8 +357,8 @@ class Engine:
                 if self.scheduler.has_work(self._clock_ms):
                     self._tick()
                     self._cycle()
-                    if enough():
-                        return
+                if self.enough():
+                    return
             self._clock_ms = max(self._clock_ms, to_ms)
 
     def catch_up(self, to_ms: int) -> None:
@@ -629,13 +636,16 @@ class Engine:
             self.state.changed_rows.clear()
             self._to_launch.clear()
             return
-        self.scheduler.cycle()
-        self._launch()
         for _ in range(MAX_ROUNDS):
-            if not self.scheduler.memory.unsettled:
-                break
-            self.scheduler.cycle()
+            self.scheduler.cycle(self.enough)
             self._launch()
+            if self.is_interrupted or not self.scheduler.memory.unsettled:
+                break
+
+    @property
+    def is_interrupted(self) -> bool:
+        """True if it was `enough` in the middle of a cycle, which the next turn goes on with."""
+        return self.scheduler.is_interrupted
 
     def _launch(self) -> None:
         """Simulated work is running at once, unless faults are rehearsed."""

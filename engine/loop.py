@@ -20,6 +20,7 @@ from engine.model.commands import AnyCommand, Submit
 from engine.model.errors import JournalError, MusterError, UnreachableError
 from engine.model.specs import WorkloadSpec
 from engine.read_replica import Copies, decoded
+from engine.scheduling.cycle import never
 from engine.state.timers import MIN_DOWNTIME_MS
 from engine.twin.forks import Pages
 from engine.twin.live_twin import Twins
@@ -29,9 +30,13 @@ Feed = Iterator[tuple[int, WorkloadSpec | AnyCommand]]
 """(cell ms, workload to submit or what else is commanded), in order of time."""
 TURN_S = 0.05
 """Wall seconds between turns when nobody asks for anything: how late cell time may be seen to pass."""
-MAX_TURN_S = 0.25
-"""Wall seconds of one turn after which no more time passes in it: whoever asks waits for the cycle that runs, not for
-all that is due."""
+MAX_TURN_S = 0.025
+"""CPU seconds for which the thread decides before it hears callers again: the rest of a cycle, and of the time that is
+due, comes in the next turn."""
+MAX_BEHIND_S = 0.25
+"""Wall seconds by which time lags a feed that comes faster than it can be decided on: beyond that less time passes."""
+BETWEEN_TURNS_S = 0.001
+"""Wall seconds between turns while something is left over."""
 CYCLE_EVERY_MS = 100
 """Cell milliseconds between scheduling cycles as time passes: many ends share one cycle when time runs fast."""
 AWAY_S = 2.0
@@ -84,6 +89,8 @@ class EngineLoop:
         """Taken from the feed, and not yet recorded."""
         self._behind_ms = 0
         """Cell time that turns before this one did not get to."""
+        self._give_up_s = 0.0
+        """CPU time of the thread at which it is enough for this turn."""
         self._calls: queue.SimpleQueue[tuple[Callable[[Engine], Any], Future[Any]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._changed = threading.Condition()
@@ -159,6 +166,7 @@ class EngineLoop:
 
     def _run(self) -> None:
         _stand_back()
+        self.engine.enough = lambda: time.thread_time() > self._give_up_s
         try:
             self._turns()
         except Exception as error:
@@ -166,6 +174,7 @@ class EngineLoop:
             traceback.print_exc()
             self.fault = f"the engine stopped on an internal error: {type(error).__name__}: {error}"
             self._stopping = True
+        self.engine.enough = never
         self.twins.close()
         self.copies.close()
         self._refuse_rest()
@@ -186,9 +195,12 @@ class EngineLoop:
                 ready = self._pages.tidy(TIDY_S)
                 tidy_at = now + (TIDY_EVERY_S if ready else TURN_S)
             passed_ms = (now - last) * 1000 * self.speed
-            if self.paused or passed_ms < 1:
-                last = now if self.paused else last
-            elif now >= retry_at:
+            if self.paused:
+                last = now
+                if self.engine.is_interrupted:
+                    self._begin_turn()
+                    self.engine.settle()
+            elif passed_ms >= 1 and now >= retry_at:
                 away_s = now - last
                 # The part of a millisecond that is left over counts in the next turn.
                 last = now - passed_ms % 1 / (1000 * self.speed)
@@ -203,11 +215,16 @@ class EngineLoop:
             self.copies.tend()
             self._announce()
 
+    def _begin_turn(self) -> None:
+        self._give_up_s = time.thread_time() + MAX_TURN_S
+
     def _take_calls(self) -> None:
         """Wait up to a turn for something to do, then do everything that is there. What comes meanwhile has the next
         turn: whoever keeps asking does not keep time from passing."""
+        late = self._behind_ms or self.engine.is_interrupted
         try:
-            entry = self._calls.get(timeout=TURN_S)
+            entry = self._calls.get(timeout=BETWEEN_TURNS_S if late else TURN_S)
+            self._begin_turn()
             for _ in range(self._calls.qsize()):
                 if entry is None:
                     return
@@ -242,30 +259,27 @@ class EngineLoop:
         be decided on, less time passes than should.
         """
         until = self.engine.now_ms + passed_ms + self._behind_ms
-        give_up_s = time.monotonic() + MAX_TURN_S
-
-        def enough() -> bool:
-            return time.monotonic() > give_up_s
-
-        submitted = self._submit_due(until, enough)
+        self._begin_turn()
+        submitted = self._submit_due(until)
         if submitted:
-            self.engine.advance(until, enough)
-        self._behind_ms = until - self.engine.now_ms if submitted else 0
+            self.engine.advance(until)
+        behind_ms = until - self.engine.now_ms
+        self._behind_ms = behind_ms if submitted else min(behind_ms, int(MAX_BEHIND_S * 1000 * self.speed))
 
-    def _submit_due(self, until_ms: int, enough: Callable[[], bool]) -> bool:
+    def _submit_due(self, until_ms: int) -> bool:
         """Feed what comes up to `until_ms`, each at its own time. Returns whether that was done before it was
         `enough`."""
         self._submit()
         while (entry := self._peek()) is not None and entry[0] <= until_ms:
             at_ms = entry[0]
-            self.engine.advance(at_ms, enough)
+            self.engine.advance(at_ms)
             if self.engine.now_ms < at_ms:
                 return False
             while (entry := self._peek()) is not None and entry[0] <= at_ms:
                 self._due.append(entry[1])
                 self._next = None
             self._submit()
-            if enough():
+            if self.engine.enough():
                 return False
         return True
 

@@ -541,6 +541,15 @@ class ShortestFirst:
         if line:
             heappush(self._heap, self._first_of(line))
 
+    def rest(self) -> Iterator[tuple[Key, int]]:
+        """All that are left, in no order."""
+        for order, key in self._heap:
+            if key[1] not in self._strict:
+                yield key, order[3]
+        for line in self._strict.values():
+            for order, key in line:
+                yield key, order[3]
+
     def _first_of(self, line: list[tuple[Order, Key]]) -> tuple[Order, Key]:
         order, key = line[0]
         return self._entry(key, order[3])

@@ -19,7 +19,7 @@ records the decisions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from itertools import islice, zip_longest
 
 from engine.model import events as ev
@@ -38,6 +38,12 @@ from engine.state.pending_work import STOPPED, Cause, Key
 
 MAX_PASSES = 16
 """Passes of one cycle: each preemption may let its victims be looked at again."""
+Steps = Generator[None, None, None]
+"""Work that may be interrupted after each candidate."""
+
+
+def never() -> bool:
+    return False
 
 
 class Scheduler:
@@ -61,9 +67,32 @@ class Scheduler:
         self._mix_rules = -1
         """`State.rules` when it was last found out whether a profile looks at the mix of tasks."""
         self._by_mix = False
+        self._under_way: Steps | None = None
+        """The rest of a cycle that was interrupted."""
+        self._rules = -1
+        """`State.rules` when it began."""
 
-    def cycle(self) -> None:
-        """Start everything that may start now, until nothing more changes."""
+    def cycle(self, enough: Callable[[], bool] = never) -> None:
+        """Start everything that may start now, until nothing more changes. Once `enough`, asked after each candidate,
+        the rest is left for the next call: whatever else happens in between is looked at after it."""
+        if self._under_way is not None and self._rules != self.state.rules:
+            self._under_way = None
+            self.state.reconsider.ask(Cause.RULES)
+        if self._under_way is None:
+            self._rules = self.state.rules
+            self._under_way = self._passes()
+        for _ in self._under_way:
+            if enough():
+                return
+        self._under_way = None
+
+    @property
+    def is_interrupted(self) -> bool:
+        """True if a cycle has been left half-way."""
+        return self._under_way is not None
+
+    def _passes(self) -> Steps:
+        """The passes of a cycle."""
         self._renew_overdue()
         for _ in range(MAX_PASSES):
             if not self.memory.unsettled:
@@ -73,11 +102,12 @@ class Scheduler:
             self._note_mix()
             if self.state.policy == "kueue":
                 self._kueue.run(arrivals, causes)
+                yield
                 continue
             if causes or self.state.policy == "conservative":
-                self._schedule_all()
+                yield from self._schedule_all()
             else:
-                self._schedule_arrivals(arrivals)
+                yield from self._schedule_arrivals(arrivals)
             if self.memory.starts != starts and self._preemptor.is_waited_for():
                 self.state.reconsider.ask(Cause.STARTED)
         if self.state.short and self.state.policy != "kueue":
@@ -85,7 +115,7 @@ class Scheduler:
 
     def has_work(self, now_ms: int) -> bool:
         """True if a cycle at that time may find anything to do."""
-        if self.memory.unsettled:
+        if self.memory.unsettled or self.is_interrupted:
             return True
         overdue = self.next_overdue_ms()
         return overdue is not None and overdue <= now_ms
@@ -122,33 +152,36 @@ class Scheduler:
 
     # -- passes -------------------------------------------------------------------------------------------------------
 
-    def _schedule_all(self) -> None:
+    def _schedule_all(self) -> Steps:
         """Look at everything that waits, as if for the first time."""
         state, memory = self.state, self.memory
         memory.reservation = None
         memory.short_of_room = False
         if state.policy == "conservative":
             ConservativePass(state, memory, self._admission, self.binder, self._preemptor).run()
+            yield
         elif not self._start_rush():
-            groups = state.pending.groups
-            self._admit_in_order([(key, group.rows[group.front]) for key, group in groups.items() if key[3] != STOPPED])
+            groups = state.pending.groups.items()
+            heads = [(key, group.rows[group.front]) for key, group in groups if key[3] != STOPPED]
+            yield from self._admit_in_order(heads)
 
-    def _schedule_arrivals(self, arrivals: list[int]) -> None:
+    def _schedule_arrivals(self, arrivals: list[int]) -> Steps:
         """Look only at what is new and first of its group: behind a blocked one of its kind it is blocked too."""
         state = self.state
         if not state.pending.by_class or state.stretched:
             # Strict order, or elastic work that may shrink for what was refused before.
-            self._schedule_all()
+            yield from self._schedule_all()
             return
         if self._start_rush():
             return
         heads = self._heads_among(arrivals)
-        promised = self.memory.reservation is not None
-        if self._overtakes(heads):
-            self._schedule_all()
-        elif self._admit_in_order(heads) and promised and len(state.queues.specs) > 1:
+        promised, starts = self.memory.reservation is not None, self.memory.starts
+        if not self._overtakes(heads):
+            yield from self._admit_in_order(heads)
+            if not promised or len(state.queues.specs) == 1 or self.memory.starts == starts:
+                return
             # What started has changed shares, and with them perhaps who is first among those that wait.
-            self._schedule_all()
+        yield from self._schedule_all()
 
     def _heads_among(self, arrivals: list[int]) -> list[tuple[Key, int]]:
         """(pending key, row) of those that wait as the first of their groups."""
@@ -174,8 +207,7 @@ class Scheduler:
         first = min(order_of(self.state, key, row) for key, row in heads)
         return first < order_of(self.state, self.state.pending_key(reserved), reserved)
 
-    def _admit_in_order(self, heads: Iterable[tuple[Key, int]]) -> int:
-        """Returns how many started."""
+    def _admit_in_order(self, heads: Iterable[tuple[Key, int]]) -> Steps:
         return OrderedPass(
             self.state, self.memory, self._admission, self.binder, self._preemptor, self._batches, heads
         ).run()

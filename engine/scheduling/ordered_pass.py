@@ -11,7 +11,7 @@ any other. Work that depends on more than room, quota and order is not drawn.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -324,17 +324,23 @@ class OrderedPass:
         """The last that started, until it is known who was next."""
         memory.lowered.clear()
 
-    def run(self) -> int:
-        """Returns how many started."""
-        before = self._memory.starts
-        while (first := self._next()) is not None:
-            if self._may_start_together():
-                begun = self._start_together()
-                first = self._lineup.first()
-                if begun or first is None:
-                    continue
-            self._admit(*first)
-        return self._memory.starts - before
+    def run(self) -> Generator[None, None, None]:
+        """Every candidate in turn. It may be interrupted after each, and the state may change meanwhile, but for rules
+        (`State.rules`)."""
+        while self._next() is not None:
+            begun = self._start_together() if self._may_start_together() else 0
+            if not begun and (first := self._lineup.first()) is not None:
+                self._admit(*first)
+            version = self._state.version
+            yield
+            if self._state.version != version:
+                self._keep_those_waiting()
+
+    def _keep_those_waiting(self) -> None:
+        """Drop the candidates that wait no longer, or elsewhere."""
+        groups = self._state.pending.groups
+        heads = [(key, groups[key].rows[groups[key].front]) for key, _ in self._lineup.rest() if key in groups]
+        self._lineup = type(self._lineup)(self._state, heads)
 
     def _next(self) -> tuple[Order, Key] | None:
         """The candidate whose turn it is; None when there is none."""

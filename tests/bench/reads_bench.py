@@ -9,14 +9,22 @@ from __future__ import annotations
 import multiprocessing
 import random
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import engine_bench
 import numpy as np
+import victims_bench
 
+from console.cli import demo_cell
 from console.client.remote import RemoteClient
+from engine import loop as engine_loop
+from engine.control import Engine
+from engine.loop import EngineLoop, Feed
+from engine.model.commands import Submit
 from engine.model.list_queries import Query, Term
 from tests.support import large_cells
 
@@ -26,6 +34,8 @@ ASKED = 100
 BETWEEN_S = 0.03
 """Between two questions, as of somebody who types fast."""
 WARM_S = 3.0
+LOOKED_S = 10.0
+"""Wall seconds of reads of an engine that is behind."""
 ROWS = 60
 Ask = Callable[[RemoteClient, random.Random], object]
 
@@ -184,3 +194,65 @@ def _cpu_s(pid: int) -> float:
 
 def _rss_mb(pid: int) -> float:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096 / 2**20
+
+
+def behind() -> Iterator[dict[str, Any]]:
+    """How long a read waits for the engine's thread, in CPU time of that thread, where time runs faster than the engine
+    can decide. Beside it, in the same run, with turns as long as what is due takes."""
+    for name, build, speed in (
+        ("20 nodes under the load of 80, speed 40", _crowded, 40.0),
+        ("20 nodes under the load of 80, speed 4,000", _crowded, 4000.0),
+        ("5,000 nodes, 11,000 waiting, speed 40", _backlog, 40.0),
+    ):
+        sliced = _waits_ms(*build(), speed)
+        kept, engine_loop.MAX_TURN_S = engine_loop.MAX_TURN_S, float("inf")
+        whole = _waits_ms(*build(), speed)
+        engine_loop.MAX_TURN_S = kept
+        yield {
+            "at": name,
+            "result": f"p50 {np.median(sliced):.0f} longest {max(sliced):.0f} ms CPU",
+            "p50_ms": float(np.median(sliced)),
+            "longest_ms": max(sliced),
+            "whole_longest_ms": max(whole),
+            "reference": f"{len(sliced)} reads; without slices p50 {np.median(whole):.0f} longest {max(whole):.0f} ms, "
+            f"{len(whole)} reads",
+        }
+
+
+def _crowded() -> tuple[Engine, Feed]:
+    engine = Engine.open(None, cell=demo_cell.cell(victims_bench.CROWDED), seed=7)
+    feed = victims_bench.crowded_day()
+    engine.advance(demo_cell.START_MS)
+    for at_ms, spec in feed:
+        if at_ms > demo_cell.START_MS + victims_bench.CROWDED_MS:
+            break
+        engine.advance(at_ms)
+        engine.commands([Submit(workloads=(spec,))])
+    return engine, feed
+
+
+def _backlog() -> tuple[Engine, Feed]:
+    """Work that came ten times as fast as it could start, and goes on coming."""
+    engine, rng = Engine.open(None, cell=engine_bench.cell(5000)), random.Random(1)
+    groups = [(engine_bench.TaskGroup(request=request),) for request in engine_bench.requests(rng, 64)]
+    for n in range(25):
+        engine.command(Submit(workloads=engine_bench.singles(rng, f"w{n}", 1000, groups)))
+        engine.advance(engine.now_ms + 100)
+    more = engine_bench.singles(rng, "more", 100_000, groups)
+    return engine, ((engine.now_ms + i, spec) for i, spec in enumerate(more))
+
+
+def _waits_ms(engine: Engine, feed: Feed, speed: float) -> list[float]:
+    """CPU time of the engine's thread between a question and its answer, for LOOKED_S of asking."""
+    loop = EngineLoop(engine, speed=speed, feed=feed)
+    loop.start()
+    clock = time.pthread_getcpuclockid(loop.call(lambda _: threading.get_ident()))
+    waits: list[float] = []
+    until = time.monotonic() + LOOKED_S
+    while time.monotonic() < until:
+        asked = time.clock_gettime(clock)
+        answered = loop.post(lambda asked_engine: (asked_engine.overview(), time.thread_time())[1]).result()
+        waits.append((answered - asked) * 1000)
+        time.sleep(BETWEEN_S)
+    loop.stop()
+    return waits

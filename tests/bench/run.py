@@ -63,6 +63,7 @@ BENCHES: dict[str, Callable[[], Iterator[Row]]] = {
     "audit": audit_bench.audit,
     "query": engine_bench.query,
     "reads": reads_bench.reads,
+    "reads_behind": reads_bench.behind,
     "api": api_bench.api,
     "request": request_bench.request,
     "heartbeats": heartbeats_bench.heartbeats,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from heapq import heapify, heappop, heappush
 from typing import Any
@@ -18,7 +18,7 @@ from engine.control import Engine
 from engine.loop import CYCLE_EVERY_MS
 from engine.model.commands import Submit
 from engine.model.errors import MusterError
-from engine.model.specs import NodeSpec, PoolSpec, Resources, TaskGroup
+from engine.model.specs import NodeSpec, PoolSpec, Resources, TaskGroup, WorkloadSpec
 from engine.scheduling.victim_candidates import VictimCandidates
 from engine.scheduling.victims import cheapest
 from engine.state.allocations import Allocations, RequestColumns
@@ -109,6 +109,12 @@ class Cell:
             _set(getattr(self.allocations, name), values)
 
 
+def crowded_day() -> Iterator[tuple[int, WorkloadSpec]]:
+    """(cell ms, workload) of the demo's load for four times as many nodes as there are."""
+    for day_ms, spec in ai_day(7, nodes=4 * CROWDED, day=0)[1]:
+        yield max(demo_cell.START_MS, demo_cell.START_MS - demo_cell.START_MS % DAY_MS + day_ms), spec
+
+
 def preemption_under_load() -> Iterator[dict[str, Any]]:
     """The demo's load for 80 nodes on 20: some 800 workloads wait, and whatever ends has all of them looked at again.
     CPU of two hours of cell time, at 40 times the speed of the wall's clock three minutes."""
@@ -118,14 +124,13 @@ def preemption_under_load() -> Iterator[dict[str, Any]]:
     cycles: list[float] = []
     cycle = engine.scheduler.cycle
 
-    def timed() -> None:
+    def timed(enough: Callable[[], bool]) -> None:
         begun = time.process_time()
-        cycle()
+        cycle(enough)
         cycles.append(time.process_time() - begun)
 
     engine.scheduler.cycle = timed  # type: ignore[method-assign]
-    for day_ms, spec in ai_day(7, nodes=4 * CROWDED, day=0)[1]:
-        at_ms = max(demo_cell.START_MS, demo_cell.START_MS - demo_cell.START_MS % DAY_MS + day_ms)
+    for at_ms, spec in crowded_day():
         if at_ms > demo_cell.START_MS + CROWDED_MS:
             break
         engine.advance(at_ms)

@@ -151,11 +151,11 @@ def test_who_asks_waits_for_one_cycle_and_not_for_all_that_is_due(start, monkeyp
     begun, seen = [], []
     cycle = engine.scheduler.cycle
 
-    def asked_in_each() -> None:
+    def asked_in_each(enough: Callable[[], bool]) -> None:
         begun.append(engine.now_ms)
         count = len(begun)
         loop.post(lambda _: seen.append(len(begun) - count))
-        cycle()
+        cycle(enough)
 
     monkeypatch.setattr(engine.scheduler, "cycle", asked_in_each)
     if not fed:

@@ -103,6 +103,33 @@ def test_batches_happen_at_all_and_the_journal_gives_the_same_state(tmp_path: Pa
     assert not differences(single.state, replayed)
 
 
+@pytest.mark.parametrize("policy", ["fcfs", "easy", "easy-sjbf", "conservative"])
+def test_a_cycle_that_is_interrupted_after_each_candidate_decides_the_same(policy: cmd.Policy) -> None:
+    """Work of two priorities, some of which is stopped for other work; all that it is asked in between is to go on."""
+
+    def lived(engine: Engine) -> dict[str, tuple[object, ...]]:
+        engine.command(cmd.SetPolicy(policy=policy))
+        for batch in range(4):
+            specs = [
+                workload(
+                    f"w{batch}-{i}", queue="ab"[i % 2], priority=("normal", "high")[i % 5 == 0], count=i % 3 + 1,
+                    gpu=(1000, 2000, 250, 0)[i % 4], run=(i % 7 + 1) * 600_000, estimate=HOUR,
+                )
+                for i in range(60)
+            ]  # fmt: skip
+            engine.command(submit(*specs))
+            until_ms = engine.now_ms + 20 * 60_000
+            while engine.now_ms < until_ms or engine.is_interrupted:
+                engine.advance(until_ms)
+        w = engine.state.workloads
+        return {each: (w.state[row], w.started[row], w.attempts[row]) for each, row in w.row_of.items()}
+
+    whole, interrupted, seen = Engine.open(None, cell=CELL), Engine.open(None, cell=CELL), []
+    interrupted.enough = lambda: bool(seen.append(interrupted.is_interrupted)) or True
+    assert lived(interrupted) == lived(whole)
+    assert any(seen), "it was never asked in the middle of a cycle"
+
+
 PLENTY = dict.fromkeys(("cpu_milli", "memory_mib", "gpu_milli"), 2**40)
 ROOMY = msgspec.structs.replace(
     small_cell(gpu_nodes=12),
