@@ -25,20 +25,26 @@ Feitelson, IEEE TPDS 12(6), 2001.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from contextlib import closing
-from heapq import heappop, heappush
+from collections.abc import Iterator
+
+import numpy as np
 
 from engine.capacity import mig
 from engine.capacity.devices import cut_devices
 from engine.capacity.task_shapes import Shape
 from engine.capacity.topology import Span, domain_room, levels_asked
-from engine.model.specs import TopologyRequest
+from engine.model.columns import Mask, Rows, view
+from engine.model.specs import RESOURCES, TopologyRequest
 from engine.placement.gang_placement import Claim
 from engine.state.cell_state import BOUND, State
+from engine.state.expected_ends import ExpectedEnds, estimated_ends
+from engine.state.workloads import NONE
 
 Returned = tuple[Shape, int, int]
 """(shape, tasks, device mask)"""
+GPU = RESOURCES.index("gpu_milli")
+MANY = 512
+"""Workloads that run, from which on what they give back is compared at once before it is looked at one by one."""
 
 
 def correct_overdue(state: State) -> bool:
@@ -48,42 +54,119 @@ def correct_overdue(state: State) -> bool:
     """
     overdue = False
     states, ends = state.workloads.state, state.ends
-    while ends:
-        end, row = ends[0]
-        if states[row] not in BOUND:
-            heappop(ends)
-            continue
-        if state.ends_at(row, end):
+    while (first := ends.at(0)) is not None:
+        end, row = first
+        if states[row] in BOUND and state.ends_at(row, end):
             break
-        heappop(ends)
-        if end <= state.now_ms:
+        ends.drop(0)
+        if states[row] in BOUND and end <= state.now_ms:
             overdue = True
-            heappush(ends, (state.workloads.expected_end(row, state.now_ms), row))
+            ends.add(state.workloads.expected_end(row, state.now_ms), row)
     return overdue
 
 
-def expected_ends(state: State) -> Generator[tuple[int, int], None, None]:
-    """(expected end ms, row) of what runs, soonest first; all lie ahead. Costs only what is taken from it. Close it
-    before the state changes: what was taken is put back then."""
+def expected_ends(state: State) -> Iterator[tuple[int, int]]:
+    """(expected end ms, row) of what runs, soonest first; all lie ahead. Costs only what is taken from it. Nothing may
+    start or end meanwhile."""
     correct_overdue(state)
-    passed: list[tuple[int, int]] = []
-    try:
-        while state.ends:
-            end, row = heappop(state.ends)
-            if state.ends_at(row, end) and not (passed and passed[-1] == (end, row)):
-                passed.append((end, row))
-                yield end, row
-    finally:
-        for entry in passed:
-            heappush(state.ends, entry)
+    place, passed = 0, None
+    while (entry := state.ends.at(place)) is not None:
+        end, row = entry
+        if entry == passed or not state.ends_at(row, end):
+            state.ends.drop(place)
+            continue
+        yield entry
+        place, passed = place + 1, entry
+
+
+def soonest_ends(state: State, count: int) -> tuple[Rows, Rows]:
+    """(expected ends, rows) of so many of the first of these, or of all; both in columns."""
+    correct_overdue(state)
+    while True:
+        ends, rows = state.ends.first(count)
+        stale = ~_are_current(state, ends, rows)
+        stale[1:] |= (ends[1:] == ends[:-1]) & (rows[1:] == rows[:-1])
+        if not stale.any():
+            return ends, rows
+        state.ends.drop_of_first(stale)
+
+
+def _are_current(state: State, ends: Rows, rows: Rows) -> Mask:
+    """`State.ends_at` of each."""
+    states = view(state.workloads.state)[rows]
+    current = np.logical_or.reduce([states == bound for bound in BOUND])
+    expected = np.zeros(len(rows), np.int64)
+    expected[current] = estimated_ends(state, rows[current])
+    for i in np.flatnonzero(current & (expected <= state.now_ms)).tolist():
+        expected[i] = state.workloads.expected_end(int(rows[i]), state.now_ms)
+    return np.asarray(current & (expected == ends))
 
 
 def all_expected_ends(state: State) -> list[tuple[int, int]]:
     """The same for everything that runs. Drops what is stale from `state.ends`."""
     correct_overdue(state)
-    # A sorted list is a heap.
-    state.ends[:] = [(end, row) for end, row in sorted(set(state.ends)) if state.ends_at(row, end)]
-    return state.ends
+    found = [(end, row) for end, row in sorted(set(state.ends)) if state.ends_at(row, end)]
+    state.ends = ExpectedEnds(found)
+    return found
+
+
+class EndingTasks:
+    """What the first that end give back, by node."""
+
+    def __init__(self, state: State, rows: Rows) -> None:
+        """`rows`: in order of end."""
+        a = state.allocations
+        held, place = view(state.workloads.first_allocation)[rows].astype(np.int64), np.arange(len(rows))
+        parts = []
+        while len(held):
+            parts.append((held, place))
+            following = view(a.next_of_workload)[held].astype(np.int64)
+            held, place = following[following != NONE], place[following != NONE]
+        self.held, self.place = (np.concatenate(column) for column in zip(*parts, strict=True))
+        node = view(a.node)[self.held].astype(np.int64)
+        order = np.lexsort((self.place, node))
+        self.held, self.place, self.node = self.held[order], self.place[order], node[order]
+        """Allocation, place of its workload among the rows, and node of each: by node, then by place."""
+        self._state = state
+
+    def of_use(self, shapes: tuple[Shape, ...]) -> list[int]:
+        """Indexes of those after which their nodes may have room for a task of one of the shapes, in order of end: a
+        quick necessary condition. After all others there is none."""
+        capacity = self._state.capacity
+        free_gpu = capacity.free_gpu()[self.node]
+        free = [view(column)[self.node] for column in (capacity.free_cpu, capacity.free_memory, capacity.free_disk)]
+        cpu, memory, gpu, disk = self._returned()
+        ahead = free[0] + cpu, free[1] + memory, free[2] + disk, free_gpu + gpu
+        found = np.zeros(len(self.held), bool)
+        for shape in shapes:
+            wanted = shape.cpu, shape.memory, shape.disk, 1000 * shape.gpus or shape.share
+            may = np.logical_and.reduce([have >= want for have, want in zip(ahead, wanted, strict=True)])
+            found[may] |= capacity.usable_mask(shape, self.node[may])
+        indexes = np.flatnonzero(found)
+        return list(indexes[np.argsort(self.place[indexes], kind="stable")].tolist())
+
+    def _returned(self) -> Rows:
+        """By resource: what its node has been given back once each has ended."""
+        a, requests = self._state.allocations, self._state.requests
+        cls = view(self._state.workloads.cls)[view(a.workload)[self.held]]
+        entry = view(requests.first)[cls] + view(a.group)[self.held]
+        count = view(a.count)[self.held]
+        each = np.stack([view(column)[entry] * count for column in requests.by_resource])
+        # The device of the last instance in use is a whole one again.
+        each[GPU] = np.where(view(requests.mig)[entry], 1000 * count, each[GPU])
+        sums = np.cumsum(each, axis=1)
+        first = np.searchsorted(self.node, self.node)
+        return np.asarray(sums - sums[:, first] + each[:, first])
+
+    def on_node(self, node: int, before: int | None = None, *, ended: int = 0) -> list[Returned]:
+        """What the node has been given back before that index, or by the workloads in the first `ended` places."""
+        low, high = np.searchsorted(self.node, (node, node + 1)).tolist()
+        last = low + int(np.searchsorted(self.place[low:high], ended)) if before is None else before
+        return [self.task(index) for index in range(low, last)]
+
+    def task(self, index: int) -> Returned:
+        a, held = self._state.allocations, int(self.held[index])
+        return self._state.workloads.class_at(a.workload[held]).shapes[a.group[held]], a.count[held], a.devices[held]
 
 
 class NodeAhead:
@@ -160,6 +243,10 @@ class PromisedStart:
         """Node -> what will have been given back there by then, for nodes not in `_ahead`."""
         self._ending: list[int] = []
         """Rows whose tasks are one slot each, not yet entered in `_returned`: needed only when a node is read."""
+        self._tasks_ending: EndingTasks | None = None
+        """Where many run: the same for all that end first."""
+        self._ended = 0
+        """The number of their workloads that will have ended by then."""
         only = self.workload_class.shapes[0] if len(self.workload_class.shapes) == 1 else None
         self._domain: Span | None = None
         """Positions of the domain that is promised; None when it may be anywhere."""
@@ -208,25 +295,24 @@ class PromisedStart:
         if found is not None:
             return tree.bounds(level, found)
         ahead: dict[int, NodeAhead] = {}
-        with closing(expected_ends(state)) as ends:
-            for _, row in ends:
-                touched: set[int] = set()
-                for given_back, node, count, devices in self._tasks_of(row):
-                    usable = [state.capacity.usable(node, shape) for shape in shapes]
-                    if not any(usable):
-                        continue
-                    if node not in ahead:
-                        ahead[node] = NodeAhead(state, node)
-                    domain = int(tree.domain[level][tree.position[node]])
-                    touched.add(domain)
-                    before = [ahead[node].slots(shape) for shape in shapes]
-                    ahead[node].shift(given_back, count, devices)
-                    for group, shape in enumerate(shapes):
-                        spare[group][domain] += (ahead[node].slots(shape) - before[group]) * usable[group]
-                enough = (domain for domain in sorted(touched) if all(have[domain] >= 0 for have in spare))
-                found = next(enough, None)
-                if found is not None:
-                    return tree.bounds(level, found)
+        for _, row in expected_ends(state):
+            touched: set[int] = set()
+            for given_back, node, count, devices in self._tasks_of(row):
+                usable = [state.capacity.usable(node, shape) for shape in shapes]
+                if not any(usable):
+                    continue
+                if node not in ahead:
+                    ahead[node] = NodeAhead(state, node)
+                domain = int(tree.domain[level][tree.position[node]])
+                touched.add(domain)
+                before = [ahead[node].slots(shape) for shape in shapes]
+                ahead[node].shift(given_back, count, devices)
+                for group, shape in enumerate(shapes):
+                    spare[group][domain] += (ahead[node].slots(shape) - before[group]) * usable[group]
+            enough = (domain for domain in sorted(touched) if all(have[domain] >= 0 for have in spare))
+            found = next(enough, None)
+            if found is not None:
+                return tree.bounds(level, found)
         return tree.bounds(level, 0) if len(tree.starts[level]) > 1 else (0, 0)
 
     def _find_start(self) -> None:
@@ -235,12 +321,49 @@ class PromisedStart:
         if min(self._spare) >= 0:
             self.start_ms = state.now_ms
             return
-        with closing(expected_ends(state)) as ends:
-            for end, row in ends:
-                self._give_back(row)
-                if min(self._spare) >= 0:
-                    self.start_ms = end
+        if len(state.ends) > MANY:
+            self._find_start_among_many()
+            return
+        for end, row in expected_ends(state):
+            self._give_back(row)
+            if min(self._spare) >= 0:
+                self.start_ms = end
+                break
+
+    def _find_start_among_many(self) -> None:
+        """The same, where most of what ends makes no room for it."""
+        looked_at, more, last = 0, MANY, 0
+        while min(self._spare) < 0:
+            ends, rows = soonest_ends(self._state, more)
+            if len(rows) == looked_at:
+                return
+            ending = self._tasks_ending = EndingTasks(self._state, rows)
+            self._ended = len(rows)
+            for index in ending.of_use(self.workload_class.shapes):
+                place = int(ending.place[index])
+                if place < looked_at:
+                    continue
+                if min(self._spare) >= 0 and place > last:
                     break
+                last = place
+                self._give_back_task(index)
+            if min(self._spare) >= 0:
+                self.start_ms, self._ended = int(ends[last]), last + 1
+            looked_at, more = len(rows), 4 * more
+
+    def _give_back_task(self, index: int) -> None:
+        """Give back one of the tasks that end; what its node was given back before it made no room."""
+        ending = self._tasks_ending
+        assert ending is not None, "few run"
+        node, (shape, count, devices) = int(ending.node[index]), ending.task(index)
+        if node not in self._ahead:
+            if shape is self._own:
+                self._spare[0] += count
+                return
+            ahead = self._ahead[node] = NodeAhead(self._state, node)
+            for earlier in ending.on_node(node, index):
+                ahead.shift(*earlier)
+        self._shift(node, shape, count, devices)
 
     def _give_back(self, row: int) -> None:
         state = self._state
@@ -287,8 +410,11 @@ class PromisedStart:
         ahead = self._ahead.get(node)
         if ahead is None:
             ahead = self._ahead[node] = NodeAhead(self._state, node)
-            for shape, count, devices in self._returned.pop(node, ()):
-                ahead.shift(shape, count, devices)
+            if self._tasks_ending is not None:
+                for returned in self._tasks_ending.on_node(node, ended=self._ended):
+                    ahead.shift(*returned)
+            for returned in self._returned.pop(node, ()):
+                ahead.shift(*returned)
         return ahead
 
     def ends_in_time(self, row: int) -> bool:

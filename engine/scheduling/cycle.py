@@ -126,7 +126,8 @@ class Scheduler:
         if not state.pending.by_class or not state.pending.groups:
             return None
         correct_overdue(state)
-        return state.ends[0][0] if state.ends else None
+        first = state.ends.at(0)
+        return None if first is None else first[0]
 
     def carry_out(self, booking: int) -> None:
         """Finish a preemption whose victims have had their time (`engine.scheduling.workload_admission`)."""
@@ -135,7 +136,7 @@ class Scheduler:
     def _renew_overdue(self) -> None:
         """Make promises anew where work has outrun its estimate and ends later than was counted on."""
         state = self.state
-        if state.pending.by_class and state.ends and state.ends[0][0] <= state.now_ms and correct_overdue(state):
+        if state.pending.by_class and correct_overdue(state):
             state.reconsider.ask(Cause.OVERDUE)
 
     def _note_mix(self) -> None:

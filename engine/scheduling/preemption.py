@@ -52,6 +52,7 @@ from engine.scheduling.victim_candidates import Quota, VictimCandidates
 from engine.scheduling.victims import cheapest, cheapest_in_one
 from engine.state import allocations
 from engine.state.cell_state import BOUND, State
+from engine.state.expected_ends import estimated_ends
 from engine.state.queue_tree import Charge, Lack, QueueTree
 from engine.state.workloads import NONE
 
@@ -408,7 +409,7 @@ class _Search:
         state, rules = self.state, self.rules
         own, other = rules.lower_in_reach(rows), rules.taken_back(rows, sources)
         flags = view(state.workloads.flags)[rows]
-        overran = (flags & ev.BACKFILLED > 0) & (self._estimated_ends(rows) <= state.now_ms)
+        overran = (flags & ev.BACKFILLED > 0) & (estimated_ends(state, rows) <= state.now_ms)
         tier = np.where(own, SacrificeTier.LOWER_PRIORITY, SacrificeTier.BORROWED)
         tier[other & (flags & ev.BURST > 0)] = SacrificeTier.BURST
         tier[overran] = SacrificeTier.OVERRUN_BACKFILL
@@ -417,14 +418,6 @@ class _Search:
         for rule in STANDING_RULES:
             tier[rules.spares(rule, rows)] = -1
         return tier
-
-    def _estimated_ends(self, rows: Rows) -> Rows:
-        """Cell time at which each would have ended by its estimate."""
-        w = self.state.workloads
-        cls = view(w.cls)[rows]
-        left = view(self.requests.bound_ms)[cls] - view(w.kept)[rows] - view(w.done)[rows]
-        slowed = -(-left * view(self.requests.tasks)[cls] // view(w.tasks)[rows])
-        return np.asarray(view(w.rated)[rows] + np.maximum(slowed, 1))
 
     def _costs(self, rows: Rows) -> Rows:
         """Lost work in milliseconds times millionths of the cell."""

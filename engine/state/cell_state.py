@@ -9,7 +9,7 @@ import hashlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from heapq import heapify, heappush
+from heapq import heapify
 from typing import Any
 
 import msgspec
@@ -28,6 +28,7 @@ from engine.state.allocations import NONE, Allocations, RequestColumns
 from engine.state.budgets import Budgets
 from engine.state.cell_changes import Bookings
 from engine.state.demand import PoolSizing, Replicas
+from engine.state.expected_ends import ExpectedEnds
 from engine.state.external_cell import Caps, Outside, PastRuns
 from engine.state.ledger import Ledger
 from engine.state.machines import Failures, Orders, Usage, usage_of
@@ -92,9 +93,7 @@ class State(Table):
         bound = [row for row, state in enumerate(self.workloads.state) if state in BOUND]
         for row in bound:
             self.shift_company(row, 1)
-        self.ends: list[tuple[int, int]] = [(self.workloads.expected_end(row, self.now_ms), row) for row in bound]
-        """Heap of (expected end ms, row); an entry is stale unless `ends_at` says otherwise."""
-        heapify(self.ends)
+        self.ends = ExpectedEnds([(self.workloads.expected_end(row, self.now_ms), row) for row in bound])
         self.ended_together = 0
         """Workloads that ended in batches since `ends` was last rid of what has ended."""
         self.arrivals: list[int] = []
@@ -482,7 +481,7 @@ class State(Table):
         self._count_bound(row, 1)
         self.queues.starts.note(self.queues, w.queue[row], self.now_ms - w.since[row], self.now_ms)
         w.set_state(row, WorkloadState.PLACED, wl.PLACED, self.now_ms, on_nodes)
-        heappush(self.ends, (w.expected_end(row, self.now_ms), row))
+        self.ends.add(w.expected_end(row, self.now_ms), row)
         if w.terms[row]:
             self.usage.renew(self, row)
         if clearing is not None:
@@ -529,7 +528,7 @@ class State(Table):
         w.set_state(row, WorkloadState.RUNNING, wl.RUNNING, self.now_ms)
         after = w.expected_end(row, self.now_ms)
         if after != before:
-            heappush(self.ends, (after, row))
+            self.ends.add(after, row)
         if row in self.replicas.wanted:
             self.replicas.running.add(row)
         if w.elastic[row]:

@@ -22,7 +22,6 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from heapq import heappush
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -218,7 +217,7 @@ def dated(state: State, event: ev.Dated) -> None:
         w.started[row] = at_ms
         if w.state[row] == WorkloadState.RUNNING:
             w.rated[row] = w.since[row] = at_ms
-            heappush(state.ends, (w.expected_end(row, state.now_ms), row))
+            state.ends.add(w.expected_end(row, state.now_ms), row)
             state.timers.watch(state, row)
     elif event.what in _ENDS and WorkloadState(w.state[row]).terminal:
         w.ended[row] = w.since[row] = at_ms
@@ -257,7 +256,7 @@ def reestimated(state: State, event: ev.Reestimated) -> None:
     if queued:
         state.enqueue(row)
     elif state.is_bound(row):
-        heappush(state.ends, (w.expected_end(row, state.now_ms), row))
+        state.ends.add(w.expected_end(row, state.now_ms), row)
 
 
 def boots_told(state: State, event: ev.BootsTold) -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import isqrt
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -624,7 +624,7 @@ class QueueTree(Table):
             return False
         root = self.path[queue][-1]
         counting = [other for other in others if self.path[other[0]][-1] == root]
-        if not counting:
+        if not counting or self._have_plenty(charge, counting):
             return False
         with self.trial():
             served = []
@@ -640,6 +640,22 @@ class QueueTree(Table):
                     return True
                 self.charge(*other, now_ms)
         return False
+
+    def _have_plenty(self, charge: Charge, others: Sequence[tuple[int, Charge]]) -> bool:
+        """A quick sufficient condition: the others stay below every ceiling on their paths even if all of the charge
+        and of their own came on top.
+        """
+        drawn, ceiling, slots = self.drawn, self.ceiling, self.slots
+        sums = dict(charge)
+        for _, more in others:
+            for slot, quantity in more:
+                sums[slot] = sums.get(slot, 0) + quantity
+        return all(
+            drawn[vertex * slots + slot] + sums[slot] <= ceiling[vertex * slots + slot]
+            for queue, more in others
+            for slot, _ in more
+            for vertex in self.path[queue]
+        )
 
     # -- bursts -------------------------------------------------------------------------------------------------------
 

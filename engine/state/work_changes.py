@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from heapq import heapify, heappush
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -144,7 +143,7 @@ def placed(state: State, event: ev.PlacedMany, *, claimed: bool) -> None:
         state.queues.starts.note_many(state.queues, view(w.queue)[rows], now_ms - view(w.since)[rows], now_ms)
     _set_state(state, rows, WorkloadState.QUEUED, WorkloadState.PLACED, wl.PLACED, now_ms, 1)
     bounds = {cls: max(w.classes[cls].bound_ms, 1) for cls in set(classes)}
-    _enter_ends(state, [(now_ms + bounds[cls], row) for cls, row in zip(classes, rows.tolist(), strict=True)])
+    state.ends.add_many([(now_ms + bounds[cls], row) for cls, row in zip(classes, rows.tolist(), strict=True)])
 
 
 def _leave_pending(state: State, rows: Rows) -> None:
@@ -222,15 +221,6 @@ def _allocate(state: State, rows: Rows, nodes: array[int], devices: array[int]) 
     return own
 
 
-def _enter_ends(state: State, entries: list[tuple[int, int]]) -> None:
-    if len(entries) * 8 > len(state.ends):
-        state.ends += entries
-        heapify(state.ends)
-    else:
-        for entry in entries:
-            heappush(state.ends, entry)
-
-
 def started(state: State, event: ev.StartedMany) -> None:
     w, now_ms = state.workloads, state.now_ms
     rows = np.frombuffer(event.rows, np.int32)
@@ -240,7 +230,7 @@ def started(state: State, event: ev.StartedMany) -> None:
     state.note_change(late)
     view(w.confirmed)[rows] = 1
     _set_state(state, rows, WorkloadState.PLACED, WorkloadState.RUNNING, wl.RUNNING, now_ms, 0)
-    _enter_ends(state, [(w.expected_end(row, now_ms), row) for row in late])
+    state.ends.add_many([(w.expected_end(row, now_ms), row) for row in late])
     watched = np.array([spec.min_runtime_ms > 0 for spec in state.queues.specs], bool)[view(w.queue)[rows]]
     for row in rows[watched | (view(w.terms)[rows] != 0) | (view(w.evicted_at)[rows] >= 0)].tolist():
         state.timers.watch(state, row)
@@ -292,8 +282,7 @@ def finished(state: State, event: ev.FinishedMany) -> None:
     if 2 * state.ended_together > len(state.ends) + MIN_STALE:
         # One by one they would be taken off a heap that they make twice as large.
         states = w.state
-        state.ends[:] = [entry for entry in state.ends if states[entry[1]] == RUNNING or states[entry[1]] == PLACED]
-        heapify(state.ends)
+        state.ends.keep(lambda row: states[row] == RUNNING or states[row] == PLACED)
         state.ended_together = 0
 
 
@@ -424,7 +413,7 @@ def rate(state: State, row: int) -> None:
 def recharge(state: State, row: int, before: Charge) -> None:
     state.ledger.charge(state, row)
     state.shift_charge(row, before)
-    heappush(state.ends, (state.workloads.expected_end(row, state.now_ms), row))
+    state.ends.add(state.workloads.expected_end(row, state.now_ms), row)
     if row in state.usage.of:
         state.usage.renew(state, row)
     stretch(state, row)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from pathlib import Path
+from unittest import mock
 
 import msgspec
 import numpy as np
@@ -28,6 +29,7 @@ from engine.model.specs import (
     WorkloadState,
 )
 from engine.model.what_if_edits import parse_all
+from engine.scheduling import backfill
 from engine.scheduling.cycle_memory import Binder
 from engine.state.run_times import HistoricRunTimes
 from engine.twin.forks import Report
@@ -68,6 +70,42 @@ def test_batches_leave_what_single_steps_leave(life: Life) -> None:
         assert not off, f"{operation} together leaves something else in {off}"
         assert player.engine.changes(0, 10_000) == together.changes(0, 10_000)
         assert list(player.engine.scheduler.memory.decisions) == list(together.scheduler.memory.decisions)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_promise_is_the_same_found_in_columns_and_by_walking_over_what_ends(seed: int) -> None:
+    """Its time, the room beside it, and what each node will have by then, for every kind of work that waits."""
+    rng = random.Random(seed)
+    engine = Engine.open(None, cell=small_cell(gpu_nodes=16))
+    for batch in range(6):
+        specs = [
+            workload(
+                f"w{batch}-{i}", queue="b", count=rng.choice((1, 1, 1, 2, 5)), cpu=rng.choice((1000, 8000, 60_000)),
+                gpu=rng.choice((0, 250, 500, 1000, 8000)), run=3 * HOUR, estimate=rng.randrange(10, 120) * 60_000,
+            )
+            for i in range(40)
+        ]  # fmt: skip
+        engine.command(submit(*specs))
+        engine.advance(engine.now_ms + 5 * 60_000)
+    state, times = engine.state, set()
+    heads = [group.rows[group.front] for group in state.pending.groups.values()]
+    for row in heads:
+        with mock.patch.object(backfill, "MANY", 10**9):
+            walked = backfill.PromisedStart(state, row)
+        with mock.patch.object(backfill, "MANY", 4):
+            found = backfill.PromisedStart(state, row)
+        assert (found.start_ms, found._spare) == (walked.start_ms, walked._spare)
+        for node in range(len(state.capacity.node_ids)):
+            one, other = found._node_ahead(node), walked._node_ahead(node)
+            if any(state.capacity.usable(node, shape) for shape in found.workload_class.shapes):
+                assert (one.cpu, one.memory, one.devices, one.cut) == (
+                    other.cpu,
+                    other.memory,
+                    other.devices,
+                    other.cut,
+                )
+        times.add((found.start_ms, *found._spare))
+    assert len(times) > 2, "hardly anything is promised a time of its own"
 
 
 def busy(most_at_once: int, journal: Path | None = None) -> tuple[Engine, list[ev.AnyEvent]]:
