@@ -20,6 +20,8 @@ from engine.state.cell_state import State
 from engine.state.pending_work import Cause
 
 MAX_DECISIONS = 256
+MAX_GAINED = 32
+"""Nodes with more room that are looked at for each class: beyond that it is simply tried again."""
 
 
 class CandidateVerdict(IntEnum):
@@ -127,7 +129,11 @@ class Refusals:
         mark, company = found
         capacity = self._state.capacity
         gained = capacity.gains_since(mark) if company == _company(capacity, shapes) else None
-        if gained is None or any(_gains_for(capacity, node, shapes) for node in set(gained)):
+        if (
+            gained is None
+            or len(gained) > MAX_GAINED
+            or any(_gains_for(capacity, node, shapes) for node in set(gained))
+        ):
             del self._found[cls, shapes]
             return False
         self._found[cls, shapes] = capacity.gained_mark, company

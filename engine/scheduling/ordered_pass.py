@@ -1,11 +1,10 @@
 """The pass over candidates in their order: each is admitted or passed over, and many of one task start together.
 
-After a start, the next of its group follows. While room, quota and order alone decide, the first candidates start in
-batches, in the order in which they would start one by one. In the simple case all waiting work has just come and keeps
-its queues within their quotas. The order is then priority and age, and no share moves. Otherwise a draw takes the first
-candidate of the lineup and its quota, as if it started, and goes on with the next first one. All drawn workloads are
-placed in one go. The first without a node ends the batch: those drawn after it are put back, and it is looked at like
-any other. Work that depends on more than room, quota and order is not drawn.
+After a start, the next of its group follows. While room, quota, order and the promise to somebody else decide alone,
+candidates start together: each is admitted and placed in its turn, and one event records them. In the simple case all
+waiting work has just come and keeps its queues within their quotas. The order is then priority and age, and no share
+moves. Otherwise each takes its quota from the tree as it comes, as if it had started. Work that depends on more than
+that ends the batch, and is looked at by itself.
 """
 
 from __future__ import annotations
@@ -20,26 +19,17 @@ from engine.capacity.index import NOWHERE, Capacity
 from engine.capacity.task_shapes import Shape
 from engine.model import events as ev
 from engine.model.columns import view
-from engine.placement.gang_placement import packed
+from engine.placement.gang_placement import Claim, packed
 from engine.placement.node_choice import is_simple
 from engine.scheduling.candidate_order import CandidateOrder, Order, ShortestFirst
 from engine.scheduling.cycle_memory import MAX_DECISIONS, Binder, CandidateVerdict, CycleMemory
+from engine.scheduling.preemption import may_preempt
 from engine.scheduling.workload_admission import Admission, Preemptor
 from engine.state.cell_state import State
 from engine.state.pending_work import Key
-from engine.state.queue_tree import REFUSED, WIDTH, Reach, Vector
+from engine.state.queue_tree import NO_LIMIT, REFUSED, WIDTH, Charge, Reach, Vector
 from engine.state.work_changes import requests
 from engine.state.workloads import NONE, WorkloadClass
-
-MIN_SIZE = 32
-"""Workloads drawn for the first batch, and after one that failed early."""
-
-
-class Draw(NamedTuple):
-    order: Order
-    key: Key
-    shape: Shape
-    flags: int
 
 
 class BatchCandidates(NamedTuple):
@@ -62,13 +52,66 @@ class BatchCandidates(NamedTuple):
         ]
 
 
-class BatchQuota(NamedTuple):
-    """The quota taken by the start of one of a class in a queue."""
+class BatchPlan(NamedTuple):
+    """How one of a class starts from a queue."""
 
-    shape: Shape
+    shapes: tuple[Shape]
     request: Vector
+    charge: Charge
     reach: Reach
     limited: bool
+
+
+class Batch:
+    """Starts that become one event. Their nodes are claimed; their quota is drawn on the tree alone until it is."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._rows: list[int] = []
+        self._flags: list[int] = []
+        self._claims: list[tuple[int, int]] = []
+        self._drawn: array[int] | None = None
+        """What was drawn on the tree before."""
+        self._of_tenants: list[tuple[list[int], Vector]] = []
+        """Use that was counted for tenants, and what was added."""
+        self._taken: dict[Key, int] = {}
+        self.lowest = NO_LIMIT
+        """Lowest priority of what starts."""
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def next_of(self, key: Key) -> int | None:
+        """The first row of the group that is not in the batch."""
+        group = self._state.pending.groups[key]
+        at = group.front + self._taken.get(key, 0)
+        return group.rows[at] if at < len(group.rows) else None
+
+    def add(self, key: Key, row: int, plan: BatchPlan, claim: Claim, *, backfilled: bool) -> None:
+        """Start it on its claim."""
+        _, node, _, mask = claim
+        if self._drawn is None:
+            self._drawn = self._state.queues.drawn[:]
+        flags = self._state.queues.draw(plan.reach, limited=plan.limited)
+        assert flags != REFUSED, "quota allowed it"
+        if key[3] != NONE:
+            use = self._state.tenant_use.setdefault((key[1], key[3]), [0, 0, 0, 0])
+            use[:] = [a + b for a, b in zip(use, plan.request, strict=True)]
+            self._of_tenants.append((use, plan.request))
+        self._rows.append(row)
+        self._flags.append(flags | ev.BACKFILLED if backfilled else flags)
+        self._claims.append((node, mask))
+        self._taken[key] = self._taken.get(key, 0) + 1
+        self.lowest = min(self.lowest, self._state.workloads.value_at(row))
+
+    def start(self, binder: Binder) -> None:
+        """Record them: the event charges what was drawn."""
+        if self._drawn is None:
+            return
+        self._state.queues.drawn = self._drawn
+        for use, request in self._of_tenants:
+            use[:] = [a - b for a, b in zip(use, request, strict=True)]
+        binder.bind_many(placed(self._rows, self._flags, self._claims), len(self._rows))
 
 
 class Batches:
@@ -76,12 +119,10 @@ class Batches:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._plans: dict[tuple[int, int], BatchQuota | None] = {}
+        self._plans: dict[tuple[int, int], BatchPlan | None] = {}
         """(queue row, class row) -> plan; None for what is not started in batches."""
         self._rules = -1
         """`State.rules` that the plans were made by."""
-        self._size = MIN_SIZE
-        """Candidates drawn for the next batch: more after each that started as a whole."""
         self._plain: dict[int, bool] = {}
         """True by class row if room, quota and order alone decide about it."""
 
@@ -155,16 +196,6 @@ class Batches:
             self._plain.clear()
             self._rules = self._state.rules
 
-    def may_begin(self, lineup: CandidateOrder) -> bool:
-        """True if the first of the lineup may find a node: a batch that ends before it began costs another lineup."""
-        self._forget()
-        first = lineup.first()
-        if first is None:
-            return False
-        place = (first[1][1], self._state.workloads.cls[first[0][3]])
-        plan = self._plans[place] if place in self._plans else self._plan(*place)
-        return plan is None or self._state.capacity.find(plan.shape) != NOWHERE
-
     def are_sure(self) -> bool:
         """True if no nodes are kept and no outside cap applies: room, quota and order alone decide starts, as long as
         no time is promised.
@@ -172,81 +203,33 @@ class Batches:
         bookings = self._state.bookings
         return not bookings.reservations and not bookings.clearings and not self._state.caps.any
 
-    def start(self, binder: Binder, draws: list[Draw]) -> int:
-        """Start those drawn, up to the first that finds no node. Returns how many started."""
-        claims = place_singles(self._state.capacity, [draw.shape for draw in draws])
-        begun = len(claims)
-        if begun:
-            binder.bind_many(placed([d.order[3] for d in draws], [d.flags for d in draws], claims), begun)
-        self._size = max(begun, MIN_SIZE) if begun < len(draws) else min(2 * self._size, binder.max_at_once)
-        return begun
-
     def start_rush(self, binder: Binder, rush: BatchCandidates) -> int:
-        """The same for all that waits."""
+        """Start them, up to the first that finds no node. Returns how many started."""
         classes = self._state.workloads.classes
         claims = place_singles(self._state.capacity, [classes[cls].shapes[0] for cls in rush.classes])
         if claims:
             binder.bind_many(placed(rush.rows.tolist(), (), claims), len(claims))
         return len(claims)
 
-    def draw(self, lineup: CandidateOrder, closed: set[int], refused: set[int]) -> tuple[list[Draw], list[Order]]:
-        """Candidates that may start as far as quota goes, taken out of the lineup; and where the
-        candidate stood that was next after each. Candidates of closed queues and refused kinds are dropped. The quota
-        itself is as before afterwards: the event of those that start charges it."""
-        state = self._state
+    def plan(self, queue: int, cls: int) -> BatchPlan | None:
+        """How one of the class starts from the queue; None where more than room, quota and order decides."""
         self._forget()
-        groups, queues = state.pending.groups, state.queues
-        cls_of, kept = state.workloads.cls, state.workloads.kept
-        taken: dict[Key, int] = {}
-        """Number drawn from the group."""
-        drawn = queues.drawn[:]
-        of_tenants: list[tuple[list[int], Vector]] = []
-        """Use that was counted for tenants, and what was added."""
-        draws: list[Draw] = []
-        nexts: list[Order] = []
-        while len(draws) < self._size:
-            first = lineup.first()
-            if first is None:
-                break
-            order, key = first
-            queue, row = key[1], order[3]
-            if len(nexts) < len(draws):
-                nexts.append(order)
-            if queue in closed or key[2] in refused:
-                lineup.drop()
-                continue
-            place = (queue, cls_of[row])
-            plan = self._plans[place] if place in self._plans else self._plan(*place)
-            group = groups[key]
-            at = group.front + taken.get(key, 0)
-            # What was preempted during this pass is ahead in its group, and yet no candidate.
-            if plan is None or kept[row] or group.rows[at] != row:
-                break
-            flags = queues.draw(plan.reach, limited=plan.limited)
-            if flags == REFUSED:
-                break
-            draws.append(Draw(order, key, plan.shape, flags))
-            if key[3] != NONE:
-                use = state.tenant_use.setdefault((queue, key[3]), [0, 0, 0, 0])
-                of_tenants.append((use, plan.request))
-                use[:] = [a + b for a, b in zip(use, plan.request, strict=True)]
-            taken[key] = taken.get(key, 0) + 1
-            lineup.started(group.rows[at + 1] if at + 1 < len(group.rows) else None)
-        queues.drawn = drawn
-        for use, request in of_tenants:
-            use[:] = [a - b for a, b in zip(use, request, strict=True)]
-        return draws, nexts
+        place = (queue, cls)
+        if place not in self._plans:
+            self._plans[place] = self._new_plan(*place)
+        return self._plans[place]
 
-    def _plan(self, queue: int, cls: int) -> BatchQuota | None:
+    def _new_plan(self, queue: int, cls: int) -> BatchPlan | None:
         queues = self._state.queues
         workload_class = self._state.workloads.classes[cls]
-        plan = None
-        sure = queues.is_open(queue) and not queues.flavored(queue) and not queues.profile(queue)
-        if sure and self._is_plain(cls):
-            reach = queues.reach(queue, workload_class.charge)
-            plan = BatchQuota(workload_class.shapes[0], workload_class.request, reach, bool(queues.limited[queue]))
-        self._plans[queue, cls] = plan
-        return plan
+        bursts = any(vertex in queues.bursts for vertex in queues.path[queue])
+        if bursts or not queues.is_open(queue) or queues.flavored(queue) or queues.profile(queue):
+            return None
+        if not self._is_plain(cls):
+            return None
+        (shape,) = workload_class.shapes
+        charge, request = workload_class.charge, workload_class.request
+        return BatchPlan((shape,), request, charge, queues.reach(queue, charge), bool(queues.limited[queue]))
 
 
 def is_plain(capacity: Capacity, workload_class: WorkloadClass) -> bool:
@@ -285,14 +268,6 @@ def placed(rows: Sequence[int], flags: Sequence[int], claims: list[tuple[int, in
     )
 
 
-def put_back(lineup: CandidateOrder, draws: list[Draw]) -> list[tuple[Key, int]]:
-    """All that are left when these draws are taken back: the key and the first row of each group."""
-    left = dict(lineup.rest())
-    for draw in reversed(draws):
-        left[draw.key] = draw.order[3]
-    return list(left.items())
-
-
 class OrderedPass:
     """Walks over the candidates once."""
 
@@ -319,7 +294,7 @@ class OrderedPass:
         """Kinds of which nothing more starts."""
         self._kinds_fare_alike = not preemptor.anyone_preempts() and not state.bookings.reservations
         """True if no queue or priority gets nodes that others of the kind do not."""
-        self._one_by_one = binder.max_at_once < 2
+        self._in_batches = binder.max_at_once > 1
         self._started: Order | None = None
         """The last that started, until it is known who was next."""
         memory.lowered.clear()
@@ -327,10 +302,11 @@ class OrderedPass:
     def run(self) -> Generator[None, None, None]:
         """Every candidate in turn. It may be interrupted after each, and the state may change meanwhile, but for rules
         (`State.rules`)."""
-        while self._next() is not None:
-            begun = self._start_together() if self._may_start_together() else 0
-            if not begun and (first := self._lineup.first()) is not None:
+        while (first := self._next()) is not None:
+            if not self._may_start_together(*first):
                 self._admit(*first)
+            elif not self._start_together() and (alone := self._lineup.first()) is not None:
+                self._admit(*alone)
             version = self._state.version
             yield
             if self._state.version != version:
@@ -386,28 +362,76 @@ class OrderedPass:
 
     # -- together -----------------------------------------------------------------------------------------------------
 
-    def _may_start_together(self) -> bool:
-        together = not self._one_by_one and isinstance(self._lineup, CandidateOrder)
-        return together and self._memory.reservation is None and self._batches.are_sure()
+    def _may_start_together(self, order: Order, key: Key) -> bool:
+        """A quick necessary condition for a batch that begins with the candidate."""
+        if not self._in_batches or self._batches.plan(key[1], self._state.workloads.cls[order[3]]) is None:
+            return False
+        return isinstance(self._lineup, CandidateOrder) and self._batches.are_sure()
 
     def _start_together(self) -> int:
-        """Start the first candidates all at once, as many as would start one by one. Returns how many those were. Where
-        one found no room, the pass goes on one by one."""
-        lineup, batches = self._lineup, self._batches
-        assert isinstance(lineup, CandidateOrder)
-        if not batches.may_begin(lineup):
-            self._one_by_one = True
-            return 0
-        draws, nexts = batches.draw(lineup, self._closed, self._refused)
-        if not draws:
-            return 0
-        begun = batches.start(self._binder, draws)
-        known = list(zip(draws[:begun], nexts, strict=False))[-MAX_DECISIONS:]
-        for draw, following in known:
-            self._memory.note_decision(draw.order, following)
-        if begun < len(draws):
-            self._lineup = CandidateOrder(self._state, put_back(lineup, draws[begun:]))
-            self._one_by_one = True
-        elif len(nexts) < begun:
-            self._started = draws[-1].order
-        return begun
+        """Start the first candidates, as many as need no look at anything else. Returns how many those were."""
+        lineup, batch = self._lineup, Batch(self._state)
+        starts: list[Order] = []
+        nexts: list[Order] = []
+        """Where the candidate stood that was next after each."""
+        while len(batch) < self._binder.max_at_once and (first := lineup.first()) is not None:
+            order, key = first
+            if len(nexts) < len(starts):
+                nexts.append(order)
+            if key[1] in self._closed or key[2] in self._refused:
+                lineup.drop(self._closed, self._refused)
+                continue
+            verdict = self._admit_to(batch, key, order[3])
+            if verdict is None:
+                break
+            if verdict == CandidateVerdict.STARTED:
+                starts.append(order)
+                lineup.started(batch.next_of(key))
+            else:
+                lineup.drop()
+                self._pass_over(key, verdict)
+        batch.start(self._binder)
+        for order, following in list(zip(starts, nexts, strict=False))[-MAX_DECISIONS:]:
+            self._memory.note_decision(order, following)
+        if len(nexts) < len(starts):
+            self._started = starts[-1]
+        return len(starts)
+
+    def _admit_to(self, batch: Batch, key: Key, row: int) -> CandidateVerdict | None:
+        """`Admission.admit` of a candidate, in a batch; None where it must be looked at by itself."""
+        state, memory, queue = self._state, self._memory, key[1]
+        cls, capacity, promise = state.workloads.cls[row], state.capacity, memory.reservation
+        plan = self._batches.plan(queue, cls)
+        # What was preempted during this pass is ahead in its group, and yet no candidate.
+        if plan is None or state.workloads.kept[row] or batch.next_of(key) != row:
+            return None
+        if state.queues.lack(queue, plan.charge, state.now_ms) is not None:
+            return None
+        if memory.refusals.holds(cls, plan.shapes):
+            return self._without_room(batch, row)
+        if promise is not None and promise.needs_quota(row):
+            return None
+        late = promise is not None and not promise.ends_in_time(row)
+        if late and promise is not None and promise.certainly_in_the_way(plan.shapes, 1):
+            return CandidateVerdict.WOULD_DELAY
+        (shape,) = plan.shapes
+        node = capacity.find(shape)
+        if node == NOWHERE:
+            memory.refusals.note(cls, plan.shapes)
+            return self._without_room(batch, row)
+        claim = (0, node, 1, capacity.claim(node, shape, 1))
+        if promise is not None and not promise.allows(plan.shapes, [claim], late=late):
+            capacity.give_back(node, shape, 1, claim[3])
+            return CandidateVerdict.WOULD_DELAY
+        batch.add(key, row, plan, claim, backfilled=promise is not None)
+        return CandidateVerdict.STARTED
+
+    def _without_room(self, batch: Batch, row: int) -> CandidateVerdict | None:
+        """The verdict on a candidate that fits nowhere, if nobody makes room for it and no time is to be promised."""
+        state, w = self._state, self._state.workloads
+        if self._memory.reservation is None or state.stretched or batch.lowest < w.value_at(row):
+            return None
+        if may_preempt(state, row):
+            return None
+        self._memory.short_of_room = True
+        return CandidateVerdict.NO_CAPACITY
