@@ -33,6 +33,7 @@ from engine.state.pending_work import Cause
 from engine.traces.replay import replay
 
 SIZES = (5_000, 50_000, 130_000)
+BACKLOG_ROUNDS = 3
 POOLS = (
     PoolSpec(
         name="h100", capacity=Resources(cpu_milli=192_000, memory_mib=2_000_000, gpu_milli=8000), gpu_model="H100"
@@ -71,7 +72,7 @@ def cell(size: int) -> CellSpec:
 
 
 def singles(
-    rng: random.Random, prefix: str, count: int, groups: list[tuple[TaskGroup, ...]]
+    rng: random.Random, prefix: str, count: int, groups: list[tuple[TaskGroup, ...]], runtime_ms: int = 20_000
 ) -> tuple[WorkloadSpec, ...]:
     return tuple(
         WorkloadSpec(
@@ -79,7 +80,7 @@ def singles(
             queue=f"q{i % 10}",
             groups=groups[rng.randrange(len(groups))],
             estimate_ms=60_000,
-            simulated_runtime_ms=20_000 + i,
+            simulated_runtime_ms=runtime_ms + i,
         )
         for i in range(count)
     )
@@ -93,6 +94,24 @@ def end_to_end() -> Iterator[dict[str, Any]]:
     yield _latency_row(130_000, _rate(130_000, 100, 400))
 
 
+def backlog() -> Iterator[dict[str, Any]]:
+    """The same at 5,000 nodes with 11,000 that wait, beside work so short that nothing waits, in the same run. In CPU
+    time, so that what else the machine does counts for neither."""
+    for _ in range(BACKLOG_ROUNDS):
+        free, full = _rate(5000, 1000, 40, runtime_ms=1000), _rate(5000, 1000, 40)
+        ratio = full.workloads / full.cpu_s / (free.workloads / free.cpu_s)
+        yield {
+            "at": f"5,000 nodes, {full.waiting:,} waiting",
+            "result": f"{ratio:.2f} of the rate without",
+            "ratio": ratio,
+            "workloads_per_cpu_s": full.workloads / full.cpu_s,
+            "turn_max_cpu_ms": full.longest_cpu_ms,
+            "reference": f"{full.workloads / full.cpu_s:,.0f} workloads a CPU second, longest turn "
+            f"{full.longest_cpu_ms:.0f} ms CPU; without a backlog {free.workloads / free.cpu_s:,.0f} "
+            f"({free.waiting:,} wait), longest {free.longest_cpu_ms:.0f} ms",
+        }
+
+
 class Rate(NamedTuple):
     """What the turns of a run took."""
 
@@ -102,6 +121,7 @@ class Rate(NamedTuple):
     turns_ms: list[float]
     """Ascending. A turn takes a submission, starts what fits, lets time pass, and ends what has run its time."""
     waiting: int
+    longest_cpu_ms: float
 
     @property
     def per_s(self) -> float:
@@ -111,26 +131,27 @@ class Rate(NamedTuple):
         return self.turns_ms[min(len(self.turns_ms) * percent // 100, len(self.turns_ms) - 1)]
 
 
-def _rate(size: int, each: int, turns: int) -> Rate:
+def _rate(size: int, each: int, turns: int, runtime_ms: int = 20_000) -> Rate:
     """So many submissions of so many workloads; as many cell milliseconds pass as there are workloads."""
     rng = random.Random(1)
     groups = [(TaskGroup(request=request),) for request in requests(rng, 64)]
-    batches = [singles(rng, f"w{n}", each, groups) for n in range(turns)]
+    batches = [singles(rng, f"w{n}", each, groups, runtime_ms) for n in range(turns)]
     gc.collect()
     with tempfile.TemporaryDirectory() as folder:
         engine = Engine.open(Path(folder) / "journal.db", cell=cell(size))
         engine.cycle_every_ms = CYCLE_EVERY_MS
-        took = []
+        took, longest = [], 0.0
         cpu, wall = time.process_time(), time.perf_counter()
         for batch in batches:
-            begun = time.perf_counter()
+            begun, begun_cpu = time.perf_counter(), time.process_time()
             engine.command(Submit(workloads=batch))
             engine.advance(engine.now_ms + each)
             took.append((time.perf_counter() - begun) * 1000)
+            longest = max(longest, (time.process_time() - begun_cpu) * 1000)
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         waiting = sum(map(len, engine.state.pending.groups.values()))
         engine.close()
-    return Rate(each * turns, wall, cpu, sorted(took), waiting)
+    return Rate(each * turns, wall, cpu, sorted(took), waiting, longest)
 
 
 def _rate_row(size: int, found: Rate) -> dict[str, Any]:

@@ -41,6 +41,7 @@ BENCHES: dict[str, Callable[[], Iterator[Row]]] = {
     "packing": placement_bench.packing,
     "pack": pack_bench.openb,
     "end_to_end": engine_bench.end_to_end,
+    "backlog": engine_bench.backlog,
     "memory": process_bench.memory,
     "gang": engine_bench.gang,
     "gangs_in_a_block": topology_bench.gangs_in_a_block,
