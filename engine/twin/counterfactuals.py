@@ -1,9 +1,12 @@
-"""Counterfactuals: the smallest single change found and tried that would let a waiting workload start.
+"""Counterfactuals: the smallest change found and tried that would let a waiting workload start.
 
 Candidates follow from the primary reason, the cheapest for an operator first. Each is applied to a fork of the cell,
 through the same entry point and scheduling cycle as in the cell. It counts only if the workload then has its nodes. So
 no answer shows a start that the scheduler would not make: work ahead in the order takes new capacity first, and a
 change that starts only that work is no answer. A search stops at its first success, and after MAX_FORKS forks.
+
+Where a change only ends the primary reason and another rule holds the workload then, a second change is looked for on
+top of the first: more quota, and nodes uncordoned.
 
 Where others wait ahead by the same rule there are two answers: what starts this workload now, which may take another
 place in the order, and what starts the whole line up to it.
@@ -68,6 +71,8 @@ from engine.twin.pool_growth import PoolGrowth, free_names, grown, pools_that_co
 from engine.twin.quota_growth import QuotaGrowth
 
 MAX_FORKS = 12
+MAX_SECOND_FORKS = 6
+"""Further forks, for a second change."""
 MAX_LINE_FORKS = 6
 """Further forks, for what starts the line up to the workload."""
 MAX_AHEAD = 5
@@ -124,16 +129,18 @@ def verified(engine: Engine, workload_id: str) -> Unblocking:
 class _Search:
     """Candidates for one workload, and the forks they are tried on."""
 
-    def __init__(self, engine: Engine, row: int) -> None:
+    def __init__(self, engine: Engine, row: int, most_forks: int = MAX_FORKS) -> None:
         self.state: State = engine.state
         self.row = row
         self.id: str = engine.state.workloads.ids[row]
         self.tried: list[str] = []
         self.forks = 1
-        self._most_forks = MAX_FORKS
+        self._most_forks = most_forks
         self._engine = engine
         self._after: State = engine.state
         """State of the cell after the last trial."""
+        self._halfway: list[tuple[ChangeTrial, str]] = []
+        """Trials after which another rule holds the workload, and that rule."""
         self._tried_on: Engine | None = None
         """The fork of the last trial. One at a time: each of a large cell takes a quarter of a gigabyte."""
 
@@ -145,6 +152,35 @@ class _Search:
             self._tried_on = None
 
     def run(self) -> Counterfactual | None:
+        """One change, or else two together."""
+        return self._one_change() or self._two_changes()
+
+    def _two_changes(self) -> Counterfactual | None:
+        """More of something that lacks, and what ends the rule that holds it then; rather what stops no work."""
+        self.forget()
+        halfway = [(first, then) for first, then in self._halfway if then in _OF_AMOUNTS]
+        if not halfway or self._engine.reader.explainer.token(self.row) not in _OF_AMOUNTS:
+            return None
+        first, _ = min(halfway, key=lambda item: any(isinstance(edit, cmd.Requeue) for edit in item[0].edits))
+        with_first = self._engine.fork()
+        with_first.commands(first.edits)
+        search = _Search(with_first, self.row, MAX_SECOND_FORKS)
+        try:
+            second = search._one_change()
+        finally:
+            search.forget()
+            with_first.forget()
+        self.forks += search.forks
+        self.tried += [f"{first.text}, and {text}" for text in search.tried]
+        if second is None:
+            return None
+        edits = tuple(msgspec.convert(edit, cmd.AnyCommand) for edit in second.edits)
+        text = f"{first.text}, and {second.text}"
+        # As they will be asked for: together.
+        self._most_forks = self.forks + 1
+        return self._try(ChangeTrial(second.kind, text, (*first.edits, *edits), second.starts))
+
+    def _one_change(self) -> Counterfactual | None:
         for look in _LOOKS.get(self._engine.reader.explainer.token(self.row), ()):
             for found in look(self):
                 if found is not None:
@@ -201,6 +237,8 @@ class _Search:
         if waiting is None:
             return True
         then = fork.reader.explainer.reasons(waiting)
+        if then and waiting == self.row and then[0].token != self._engine.reader.explainer.token(self.row):
+            self._halfway.append((trial, then[0].token))
         self.tried.append(f"{trial.text}: then {then[0].token if then else 'it is gone'}")
         return False
 

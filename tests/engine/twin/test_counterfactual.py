@@ -32,7 +32,7 @@ from engine.model.specs import (
 from engine.placement.gang_placement import place, variants
 from engine.state.cell_state import BOUND, State
 from engine.state.workloads import DEPENDS_ON
-from engine.twin.counterfactuals import MAX_FORKS, MAX_LINE_FORKS, verified
+from engine.twin.counterfactuals import MAX_FORKS, MAX_LINE_FORKS, MAX_SECOND_FORKS, verified
 
 S = 1000
 HOUR = 3600 * S
@@ -65,7 +65,7 @@ def told(engine: Engine, name: str) -> Counterfactual:
     before = engine.state.digest()
     answer = verified(engine, name)
     assert engine.state.digest() == before
-    assert (answer.version, answer.forks <= MAX_FORKS + MAX_LINE_FORKS) == (engine.version, True)
+    assert (answer.version, answer.forks <= MAX_FORKS + MAX_SECOND_FORKS + 1 + MAX_LINE_FORKS) == (engine.version, True)
     found = answer.found
     assert found is not None, answer.tried
     assert found.verified
@@ -289,6 +289,19 @@ def test_room_for_those_ahead_is_counted_in() -> None:
     line = line_of(engine, "w5", 3)
     assert line.text == "4 more nodes in pool gpu"
     assert line.smallest
+
+
+def test_where_quota_and_room_both_lack_two_changes_are_told_together() -> None:
+    queues = (
+        QueueSpec(name="root"),
+        QueueSpec(name="a", parent="root", nominal={"gpu_milli": 8000}),
+        QueueSpec(name="b", parent="root", nominal={"gpu_milli": 16_000}),
+    )
+    engine = cell(queues=queues, gpu_nodes=4, cpu_nodes=0)
+    engine.command(submit(workload("x", queue="b", count=2, gpu=8000)))
+    engine.command(cmd.Cordon(ids=("g3",)))
+    engine.command(submit(workload("y", queue="a", count=2, gpu=8000)))
+    assert told(engine, "y").text == "8 GPU more nominal quota in queue a, and 1 node is uncordoned (g3)"
 
 
 def test_a_pool_that_is_named_grows_by_whole_nodes() -> None:
