@@ -62,7 +62,7 @@ class BatchPlan(NamedTuple):
     limited: bool
 
 
-class Batch:
+class StartBatch:
     """Starts that become one event. Their nodes are claimed; their quota is drawn on the tree alone until it is."""
 
     def __init__(self, state: State) -> None:
@@ -370,7 +370,7 @@ class OrderedPass:
 
     def _start_together(self) -> int:
         """Start the first candidates, as many as need no look at anything else. Returns how many those were."""
-        lineup, batch = self._lineup, Batch(self._state)
+        lineup, batch = self._lineup, StartBatch(self._state)
         starts: list[Order] = []
         nexts: list[Order] = []
         """Where the candidate stood that was next after each."""
@@ -397,7 +397,7 @@ class OrderedPass:
             self._started = starts[-1]
         return len(starts)
 
-    def _admit_to(self, batch: Batch, key: Key, row: int) -> CandidateVerdict | None:
+    def _admit_to(self, batch: StartBatch, key: Key, row: int) -> CandidateVerdict | None:
         """`Admission.admit` of a candidate, in a batch; None where it must be looked at by itself."""
         state, memory, queue = self._state, self._memory, key[1]
         cls, capacity, promise = state.workloads.cls[row], state.capacity, memory.reservation
@@ -426,7 +426,7 @@ class OrderedPass:
         batch.add(key, row, plan, claim, backfilled=promise is not None)
         return CandidateVerdict.STARTED
 
-    def _without_room(self, batch: Batch, row: int) -> CandidateVerdict | None:
+    def _without_room(self, batch: StartBatch, row: int) -> CandidateVerdict | None:
         """The verdict on a candidate that fits nowhere, if nobody makes room for it and no time is to be promised."""
         state, w = self._state, self._state.workloads
         if self._memory.reservation is None or state.stretched or batch.lowest < w.value_at(row):

@@ -237,6 +237,11 @@ def outside_cell() -> Engine:
     return engine
 
 
+def decided_by_slurm(engine: Engine) -> None:
+    """Has a cell that is there already be one that Slurm decides on, past the door: its settings never change."""
+    engine.state.settings = msgspec.structs.replace(engine.state.settings, decided_by="slurm")
+
+
 def put_in_doubt(engine: Engine, command: AnyCommand, job: int = 0) -> int:
     """An intent of which nobody can tell whether it happened; its number. Past the check at the door, which asks the
     mirrored state."""

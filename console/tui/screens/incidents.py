@@ -245,7 +245,7 @@ def _id(text: str) -> str:
 
     found = incident_id(text)
     if not found.startswith("I-"):
-        raise SpecError("", f"'{printable(text)[:20]}' is no incident", "Write its id, as in I-12")
+        raise SpecError("", f"'{printable(text)[:20]}' is not an incident", "Write its id, as in I-12")
     return found
 
 

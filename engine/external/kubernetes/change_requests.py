@@ -147,7 +147,7 @@ class ChangeApi:
         except (msgspec.MsgspecError, UnicodeDecodeError):
             found = None
         if not isinstance(found, dict):
-            raise KubernetesUnreadable(f"{what}: the answer is no object")
+            raise KubernetesUnreadable(f"{what}: the answer is not an object")
         return found
 
     def send(self, request: ChangeRequest, *, dry_run: bool = False) -> None:

@@ -72,7 +72,7 @@ def queue_name(queue: str) -> QueueName:
             return QueueName("Cohort", "", name)
         case ["queue", namespace, name] | [namespace, name]:
             return QueueName("LocalQueue", namespace, name)
-    raise SpecError("queue", f"'{queue}' is no queue of Kueue", "Give NAME, NAMESPACE/NAME or cohort/NAME")
+    raise SpecError("queue", f"'{queue}' is not a queue of Kueue", "Give NAME, NAMESPACE/NAME or cohort/NAME")
 
 
 def workload_id(namespace: str, name: str, uid: str) -> str:
@@ -84,7 +84,7 @@ def workload_name(workload: str) -> WorkloadName:
     object_id, _, uid = workload.rpartition("_")
     namespace, slash, name = object_id.partition("/")
     if not (namespace and slash and name and uid):
-        raise SpecError("workload", f"'{workload}' is no workload of Kueue", "Give NAMESPACE/NAME_UID")
+        raise SpecError("workload", f"'{workload}' is not a workload of Kueue", "Give NAMESPACE/NAME_UID")
     return WorkloadName(namespace, _whole(name, workload), uid)
 
 

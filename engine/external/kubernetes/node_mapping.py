@@ -151,7 +151,7 @@ class NodeMapping:
             if fits(taint.key, taint.value):
                 found[_taint(taint)] = None
             else:
-                self.left.note("taints whose key or value is no id are left out", node.metadata.name)
+                self.left.note("taints whose key or value is not an id are left out", node.metadata.name)
         return tuple(list(found)[:MAX_LABELS])
 
     def _place(self, labels: Mapping[str, str]) -> dict[str, str]:

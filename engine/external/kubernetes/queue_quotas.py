@@ -108,4 +108,4 @@ def _quantity(value: int, resource: str, where: str) -> str:
         return str(whole)
     if resource == "cpu":
         return f"{value}m"
-    raise SpecError(where, f"is no whole number of {resource}", "Kueue counts whole devices")
+    raise SpecError(where, f"is not a whole number of {resource}", "Kueue counts whole devices")

@@ -186,7 +186,7 @@ class WorkloadMapping:
         found: dict[str, tuple[str, ...]] = {}
         for key, value in sorted(pods.template.spec.node_selector.items()):
             if key == HOSTNAME or not fits(key, value) or len(found) == MAX_LABELS:
-                self.left.note("node selectors by host name, or that are no labels of a cell, are left out", name)
+                self.left.note("node selectors by host name, or that are not labels of the cell, are left out", name)
             else:
                 found[key] = (value,)
         return found

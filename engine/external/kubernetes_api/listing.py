@@ -161,7 +161,7 @@ class KindReader:
         try:
             raw = msgspec.json.decode(answer, type=_Page)
         except NOT_PLAIN_JSON:
-            raise KubernetesUnreadable(f"listing {self.kind.resource}: the answer is no list") from None
+            raise KubernetesUnreadable(f"listing {self.kind.resource}: the answer is not a list") from None
         return tuple(self._added(each) for each in raw.items or ()), raw.metadata
 
     def _added(self, raw: msgspec.Raw) -> ReadEvent:

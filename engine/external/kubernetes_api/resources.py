@@ -45,7 +45,7 @@ def number(text: Quantity) -> Decimal:
     try:
         return Decimal(found[1]) * _UNITS[found[2]] if found else Decimal(str(text))
     except InvalidOperation:
-        raise ValueError(f"{str(text)[:40]!a} is no quantity") from None
+        raise ValueError(f"{str(text)[:40]!a} is not a quantity") from None
 
 
 class ResourceReader:

@@ -82,7 +82,7 @@ def proxy_of(reach: Reach, environment: Mapping[str, str] = os.environ) -> str:
         return ""
     proxy = proxy if "://" in proxy else f"http://{proxy}"
     if urlsplit(proxy).scheme not in ("http", "https"):
-        raise SpecError(name.upper(), "is no proxy that is known here", "Give http:// or https://, or set proxy-url")
+        raise SpecError(name.upper(), "is not a proxy that can be used", "Give http:// or https://, or set proxy-url")
     return proxy
 
 

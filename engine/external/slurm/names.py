@@ -29,7 +29,9 @@ def ident(text: str, other: str = "x") -> str:
 def check_name(kind: str, name: str) -> str:
     """The name of one thing, or SpecError."""
     if not _NAME.fullmatch(name) or name.upper() == "ALL":
-        raise SpecError(kind, f"{name[:80]!r} is no name of one {kind}", "Name one, by letters, digits and _ . + -")
+        raise SpecError(
+            kind, f"{name[:80]!r} is not the name of one {kind}", "Name one, by letters, digits and _ . + -"
+        )
     return name
 
 

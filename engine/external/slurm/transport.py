@@ -89,7 +89,7 @@ def _only_token(content: bytes) -> str:
     try:
         text = content.decode("ascii").strip()
     except UnicodeDecodeError:
-        raise ValueError("holds no token, but bytes that are no text") from None
+        raise ValueError("holds bytes that are not text, and no token") from None
     text = text.removeprefix("SLURM_JWT=").strip()
     if not text:
         raise ValueError("is empty")

@@ -39,7 +39,7 @@ from runbooks.plans.queries import AuditQuery, IntentAnswer, RunbookAsk, Runbook
 from runbooks.plans.typed_plan import Act, MoneyChange, QueueChange, Request, StepRequest, asks
 from tests.support.elastic_cells import pool, work
 from tests.support.gates import gate_of
-from tests.support.made_up_slurm import put_in_doubt
+from tests.support.made_up_slurm import decided_by_slurm, put_in_doubt
 from tests.support.patience import PATIENCE_S
 from tests.support.served import HOUR_MS, gpu_job, running_loop, served_on_unix, socket_folder
 
@@ -870,7 +870,7 @@ def test_runbooks_are_looked_at_by_all_and_changed_by_none_who_only_reads(connec
 def test_a_cell_that_muster_decides_mirrors_nobody(client: Client) -> None:
     submit(client, "a")
     assert client.mirror().state == "none"
-    with pytest.raises(NotFoundError, match="no job for workload 'a'"):
+    with pytest.raises(NotFoundError, match="nobody else schedules workload 'a'"):
         client.mirrored("a")
     assert client.intents().items == ()
     with pytest.raises(NotFoundError, match="no intent i7"):
@@ -879,6 +879,7 @@ def test_a_cell_that_muster_decides_mirrors_nobody(client: Client) -> None:
 
 def test_a_doubt_is_looked_at_and_settled_in_ones_own_name(connect: Connect, loop: EngineLoop) -> None:
     node = loop.engine.state.capacity.node_ids[0]
+    loop.call(decided_by_slurm)
     number = loop.call(lambda engine: put_in_doubt(engine, Cordon(ids=(node,))))
     client = connect()
     detail = client.intent(number)

@@ -503,6 +503,11 @@ def test_where_nothing_can_be_written_no_model_is_asked_and_the_rules_draft(
         assert len(server.seen) == 1
 
 
+NO_MORE_RECORDS = (
+    "CREATE TRIGGER no_more_records BEFORE INSERT ON audit_record BEGIN SELECT RAISE(ABORT, 'the disk is full'); END"
+)
+
+
 @pytest.mark.thorough
 def test_a_call_whose_end_cannot_be_written_is_settled_as_spent(
     tmp_path: Path, server: ModelServer, worker: ModelWorker
@@ -514,9 +519,9 @@ def test_a_call_whose_end_cannot_be_written_is_settled_as_spent(
     ):
         run = service.begin(ME, DraftAsk(question="what of b?", model=True))
         run = asked(service, run, server)
-        loop.call(lambda engine: engine.record(lambda c: c.exec_driver_sql("PRAGMA query_only = ON")))
+        loop.call(lambda engine: engine.record(lambda c: c.exec_driver_sql(NO_MORE_RECORDS)))
         service.close()
-        loop.call(lambda engine: engine.recorded(lambda c: c.exec_driver_sql("PRAGMA query_only = OFF")))
+        loop.call(lambda engine: engine.record(lambda c: c.exec_driver_sql("DROP TRIGGER no_more_records")))
         service.standing()
         assert spent(loop)[-1][0] == spent(loop)[-1][1]
         assert [data["outcome"] for _, data in records(loop, "llm.")] == ["lost"]

@@ -313,7 +313,7 @@ def test_a_fault_half_way_through_a_turn_leaves_no_trace(path: Path, monkeypatch
     engine = Engine.open(path)
     digest = engine.state.digest()
 
-    def broken() -> None:
+    def broken(*_: object) -> None:
         raise ZeroDivisionError
 
     monkeypatch.setattr(engine.scheduler, "cycle", broken)

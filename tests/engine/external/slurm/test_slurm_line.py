@@ -324,7 +324,7 @@ def test_a_name_that_slurm_reads_as_many_or_as_a_path_is_refused_before_it_is_se
             lambda: slurm.delete_reservation(name),
             lambda: slurm.node(name),
         ):
-            with pytest.raises(SpecError, match="is no name of one"):
+            with pytest.raises(SpecError, match="is not the name of one"):
                 told()
         assert played.asked == []
 
