@@ -52,7 +52,7 @@ async def test_pages_are_of_then_until_one_goes_back(client: LocalClient) -> Non
         await until(pilot, lambda: here(pilot).as_of == (app.past.version, 2 * HOUR_MS + 30 * MINUTE_MS))  # type: ignore[attr-defined]
         await until(pilot, lambda: "as of then" in line(pilot, "title"))
         assert app.client().workload("early").state == "running"  # type: ignore[attr-defined]
-        assert "02:30:00 UTC" in line(pilot, "top")
+        await until(pilot, lambda: "02:30:00 UTC" in line(pilot, "top"))
         assert [item.subject for item in app.events.newest(1)] == ["early"]  # type: ignore[attr-defined]
         await press(pilot, "X")
         await until(pilot, lambda: "as of 1970-01-01 02:30:00 nothing can be changed" in notes(pilot))

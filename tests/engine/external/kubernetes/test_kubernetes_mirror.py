@@ -97,10 +97,11 @@ def test_a_queue_that_is_stopped_holds_its_work(cell: MirroredCell, admin: Admin
 def test_pods_of_no_queue_are_load_of_their_node(cell: MirroredCell, admin: Admin, space: str) -> None:
     container = {"name": "c", "image": "none", "resources": {"requests": {"cpu": "3", "memory": "1Gi"}}}
     body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "loose"}, "spec": {"containers": [container]}}
+    before = _load(cell)
     admin.do("POST", f"/api/v1/namespaces/{space}/pods", body)
-    until(lambda: _load(cell) == [3000, 1024])
+    until(lambda: _load(cell) == [before[0] + 3000, before[1] + 1024])
     admin.do("DELETE", f"/api/v1/namespaces/{space}/pods/loose?gracePeriodSeconds=0")
-    until(lambda: _load(cell) == [0, 0])
+    until(lambda: _load(cell) == before)
 
 
 def _pods_by_node(engine: Engine) -> dict[str, int]:
@@ -109,7 +110,7 @@ def _pods_by_node(engine: Engine) -> dict[str, int]:
 
 
 def _load(cell: MirroredCell) -> list[int]:
-    """Milli-CPU and MiB of all nodes, of a test that alone has pods without a queue."""
+    """Milli-CPU and MiB that pods without a queue have on all nodes; other tests of the cluster leave some."""
     loads = cell.call(lambda engine: list(engine.state.loads.of.values()))
     return [sum(load[0] for load in loads), sum(load[1] for load in loads)]
 
