@@ -272,7 +272,7 @@ def test_a_token_is_read_again_when_it_is_no_longer_taken(tmp_path: Path) -> Non
     [
         (None, "No such file"),
         (b"", "is empty"),
-        (b"\xff\xfe", "no text"),
+        (b"\xff\xfe", "not text"),
         (b"a b", "more than one"),
         (b"x" * 20_000, "more"),
     ],
