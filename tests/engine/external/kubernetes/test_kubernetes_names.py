@@ -74,10 +74,10 @@ def test_names_that_begin_alike_and_are_too_long_are_told_apart() -> None:
 
 @pytest.mark.parametrize("text", ["", "a", "a/b", "/b_c", "a/_c"])
 def test_what_is_no_workload_is_refused(text: str) -> None:
-    with pytest.raises(SpecError, match="no workload of Kueue"):
+    with pytest.raises(SpecError, match="not a workload of Kueue"):
         workload_name(text)
 
 
 def test_what_is_no_queue_is_refused() -> None:
-    with pytest.raises(SpecError, match="no queue of Kueue"):
+    with pytest.raises(SpecError, match="not a queue of Kueue"):
         queue_name("a/b/c/d")

@@ -19,7 +19,7 @@ def test_a_quantity_is_read_as_kubernetes_writes_it(text: str | int, value: floa
 
 @pytest.mark.parametrize("text", ["", "a", "1.2.3", "Gi", "--1"])
 def test_what_is_no_quantity_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="no quantity"):
+    with pytest.raises(ValueError, match="is not a quantity"):
         number(text)
 
 
