@@ -7,6 +7,7 @@ said where no other queue is above its quota and nothing of lower priority could
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
 
 import numpy as np
 
@@ -16,7 +17,13 @@ from engine.model.quantities import shortlist, spelt, utc
 from engine.model.specs import RESOURCES, quantity
 from engine.reads.quota_reasons import MAX_NAMED, amount
 from engine.scheduling.preemption import bound_rows, waiting_is_better
-from engine.scheduling.preemption_rules import THRASH, PreemptionRules, SparingRule, beyond_own_quota, sources
+from engine.scheduling.preemption_rules import (
+    THRASH,
+    PreemptionRules,
+    SparingRule,
+    beyond_own_quota_without,
+    sources,
+)
 from engine.state.cell_state import State
 from engine.state.queue_tree import Charge, Lack
 from engine.state.workloads import NONE
@@ -52,6 +59,9 @@ class _Bars:
             and queues.borrowed(queue, slot)
         }
         """Queue -> (slot, what it draws above its own quota), of the others that do below the vertex that refuses."""
+        rows = bound_rows(state)
+        self._bound: Numbers = np.asarray(rows[view(w.preempting)[rows] == NONE])
+        """Rows of running work that is not being stopped for other work."""
 
     def reasons(self) -> Iterator[Reason]:
         rows = self._in_reach()
@@ -72,11 +82,12 @@ class _Bars:
         if self._spec.reclaim == "never":
             text = f"queue {self._spec.name} reclaims nothing from others (reclaim never), though {self._borrowers()}"
             yield _barred(text, f"queue {self._spec.name} may reclaim")
-        elif (more := beyond_own_quota(self._state, self._queue, self._charge)) is not None:
+        elif (more := self._excess) is not None:
             quota = amount(more.slot, self._state.queues.guaranteed(self._queue, more.slot))
+            lower = " even without its lower work" if len(self._own_lower) else ""
             yield _barred(
                 f"reclaims nothing, though {self._borrowers()}: with it queue {self._spec.name} would be "
-                f"{amount(more.slot, more.short)} above its own {quota}"
+                f"{amount(more.slot, more.short)} above its own {quota}{lower}"
             )
 
     def _borrowers(self) -> str:
@@ -89,9 +100,21 @@ class _Bars:
     # -- the others ---------------------------------------------------------------------------------------------------
 
     def _reclaims(self) -> bool:
-        if not self._above or self._spec.reclaim == "never":
-            return False
-        return beyond_own_quota(self._state, self._queue, self._charge) is None
+        return bool(self._above) and self._spec.reclaim != "never" and self._excess is None
+
+    @cached_property
+    def _own_lower(self) -> Numbers:
+        """Rows of its own queue that could make way for it."""
+        rows = self._bound[view(self._state.workloads.queue)[self._bound] == self._queue]
+        rows = rows[self._rules.lower_in_reach(rows)]
+        for rule in SparingRule:
+            rows = rows[~self._rules.spares(rule, rows)]
+        return np.asarray(rows)
+
+    @cached_property
+    def _excess(self) -> Lack | None:
+        """What its queue would be above its own quota with it, were all of these gone: then it reclaims nothing."""
+        return beyond_own_quota_without(self._state, self._own_lower.tolist(), self._queue, self._charge)
 
     def _cohort_within(self, queue: int, slot: int) -> int:
         """The vertex above the queue, below the shared ancestor, that is within its quota."""
@@ -118,9 +141,8 @@ class _Bars:
                 )
 
     def _in_reach(self) -> Numbers:
-        """Rows of running work that the two rules of preemption concern, whether or not it is spared."""
-        rows = bound_rows(self._state)
-        rows = rows[view(self._state.workloads.preempting)[rows] == NONE]
+        """Rows of running work that the rules of preemption concern, whether or not it is spared."""
+        rows = self._bound
         reach = self._rules.taken_back(rows, self._sources()) | self._rules.lower_in_reach(rows)
         return np.asarray(rows[reach])
 

@@ -8,6 +8,8 @@ for other work already. Two rules allow it:
   queue must stay within its nominal quota with it. That queue says whether it reclaims quota from anybody, from lower
   priorities only, or never. Every cohort between the victim's queue and the common ancestor must be above its quota
   too, and still be so before each victim is taken: nobody else touches use within a queue's nominal quota.
+- Both together, where neither suffices: so much of its own queue's lower work goes that the queue is within its nominal
+  quota with the preemptor, and then takes back from others (as Kueue does).
 
 A workload that was preempted itself preempts nobody until it has waited for a while (`Workloads.may_preempt_at`).
 
@@ -281,8 +283,17 @@ class _Search:
         """Workloads that are being stopped for somebody else already."""
         self.settled = _queues_without(state, self.leaving) if self.leaving else state.queues
         """The queue tree once they are gone."""
+        self.together = False
+        """Lower work of its own queue makes way too, so that the queue is within its quota and may take back."""
 
     def run(self) -> Preemption | None:
+        found = self._found()
+        if found is None and self._may_go_together():
+            self.together = True
+            found = self._found()
+        return found
+
+    def _found(self) -> Preemption | None:
         state = self.state
         if not self._may_take_back() and not _may_preempt_lower(state, self.row):
             return None
@@ -310,6 +321,8 @@ class _Search:
 
     def still(self, victims: Sequence[int]) -> dict[int, int]:
         """`still_victims`."""
+        # The caller sees to it that the queue is within its quota if anything is taken back.
+        self.together = True
         lacks = self._lacks(self.state.queues)
         sources = self._sources(frozenset(slot for _, slot in lacks) | self._slots_short_of_room())
         self.requests.update(self.state.workloads.classes)
@@ -350,12 +363,14 @@ class _Search:
         return [(row, cause) for row in rows[:last].tolist()]
 
     def _lacks(self, queues: QueueTree) -> dict[tuple[int, int], int]:
-        """(vertex, slot) -> quantity that the charge lacks, the nearest vertex for each slot."""
+        """(vertex, slot) -> quantity that the charge lacks, the nearest vertex for each slot; and what the queue's own
+        quota lacks, if it is to be within that."""
         found: dict[tuple[int, int], int] = {}
-        for part in self.charge:
-            lack: Lack | None = queues.lack(self.queue, (part,), self.state.now_ms)
-            if lack is not None:
-                found[lack.vertex, lack.slot] = lack.short
+        for borrow in (True, False) if self.together else (True,):
+            for part in self.charge:
+                lack: Lack | None = queues.lack(self.queue, (part,), self.state.now_ms, borrow=borrow)
+                if lack is not None:
+                    found[lack.vertex, lack.slot] = lack.short
         return found
 
     def _slots_short_of_room(self) -> frozenset[int]:
@@ -366,12 +381,21 @@ class _Search:
         devices = frozenset(slot for slot, _ in self.charge if slot % len(RESOURCES) == gpu)
         return devices or frozenset(slot for slot, _ in self.charge)
 
+    def _may_go_together(self) -> bool:
+        """True if it would take back from others, were it not for lower work of its own queue."""
+        if beyond_own_quota(self.state, self.queue, self.charge) is None or not self._others_borrow():
+            return False
+        return bool(self.rules.lower_in_reach(bound_rows(self.state)).any())
+
     def _may_take_back(self) -> bool:
         """True if the preemptor keeps within its queue's nominal quota and another queue does not."""
+        within = self.together or beyond_own_quota(self.state, self.queue, self.charge) is None
+        return within and self._others_borrow()
+
+    def _others_borrow(self) -> bool:
+        """True if the queue takes quota back at all, and another is above its own."""
         queues = self.state.queues
-        if queues.specs[self.queue].reclaim == "never":
-            return False
-        return beyond_own_quota(self.state, self.queue, self.charge) is None and any(
+        return queues.specs[self.queue].reclaim != "never" and any(
             queues.borrowed(queue, slot)
             for slot, _ in self.charge
             for queue in range(len(queues.specs))
@@ -530,7 +554,7 @@ class _Search:
             spared = False
             for row in sorted(found, key=lambda r: (-int(self.tier[r]), -state.workloads.value_at(r), r)):
                 rest = [other for other in found if other != row]
-                if lets_start(state, self.row, self.shapes, self.counts, rest):
+                if lets_start(state, self.row, self.shapes, self.counts, rest, borrow=not self.together):
                     found, spared = rest, True
         return found
 

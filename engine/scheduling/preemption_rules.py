@@ -45,6 +45,14 @@ def beyond_own_quota(state: State, queue: int, charge: Charge) -> Lack | None:
     return lack if lack is not None and lack.vertex == queue else None
 
 
+def beyond_own_quota_without(state: State, rows: Iterable[int], queue: int, charge: Charge) -> Lack | None:
+    """The same once these workloads are gone. The state is left unchanged."""
+    with state.queues.trial():
+        for row in rows:
+            state.queues.give_back(state.workloads.queue[row], state.charge_of(row), state.now_ms)
+        return beyond_own_quota(state, queue, charge)
+
+
 def sources(tree: QueueTree, queue: int, slots: Iterable[int]) -> Sources:
     """The queues that work may be taken back from: they draw above their quota, as does every vertex between them and
     the common ancestor."""

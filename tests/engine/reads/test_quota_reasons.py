@@ -8,7 +8,7 @@ from cells import small_cell, submit, workload
 
 from engine.control import Engine
 from engine.model import commands as cmd
-from engine.model.specs import BurstSpec, QueueSpec
+from engine.model.specs import BurstSpec, PriorityClassSpec, QueueSpec
 
 S = 1000
 HOUR = 3600 * S
@@ -20,7 +20,9 @@ def gpu(count: int) -> dict[str, int]:
 
 def tree(*queues: QueueSpec) -> Engine:
     """64 GPU of nodes, so that only quota holds work back."""
-    return Engine.open(None, cell=msgspec.structs.replace(small_cell(gpu_nodes=8), queues=queues))
+    classes = PriorityClassSpec(name="normal", value=500), PriorityClassSpec(name="high", value=900, preemption="lower")
+    cell = msgspec.structs.replace(small_cell(gpu_nodes=8), queues=queues, priority_classes=classes)
+    return Engine.open(None, cell=cell)
 
 
 def run(engine: Engine, queue: str, *gpus: int) -> None:
@@ -182,6 +184,19 @@ def test_a_queue_that_reclaims_nothing() -> None:
         "queue a reclaims nothing from others (reclaim never), though queue b is 8 GPU above its own quota"
     ]
     assert is_lifted_by(engine, "a", reclaim="any")
+
+
+def test_a_queue_that_would_be_above_its_own_quota_even_without_its_lower_work() -> None:
+    engine = lent()
+    engine.command(cmd.Cancel(ids=("b3",)))
+    run(engine, "a", 4)
+    engine.command(submit(workload("x", queue="a", count=3, gpu=4000, priority="high")))
+    assert next(reason.text for reason in engine.workload("x").reasons if reason.token == "PreemptionBarred") == (
+        "reclaims nothing, though queue b is 4 GPU above its own quota: with it queue a would be 4 GPU above its own "
+        "8 GPU even without its lower work"
+    )
+    engine.command(submit(workload("y", queue="a", gpu=8000, priority="high")))
+    assert engine.workload("y").state == "running", "its own lower work and a reclaimed one made way"
 
 
 def test_a_minimum_runtime_spares_until() -> None:

@@ -214,6 +214,22 @@ def test_a_queue_says_from_whom_it_takes_its_quota_back(rule, priority, expected
     assert victims(engine, work("p", priority_class=priority)) == expected
 
 
+def test_lower_work_of_the_own_queue_goes_together_with_what_is_taken_back_where_neither_suffices():
+    engine = running(borrowing(), work("own"), *(work(f"w{i}", "b") for i in range(3)))
+    both = {"own": "lower priority", "w2": "reclaimed"}
+    assert victims(engine, work("p", nodes=2, priority_class="high")) == both
+    assert victims(engine, work("q", nodes=2)) is None, "nothing in its own queue is lower"
+    assert victims(engine, work("r", nodes=3, priority_class="high")) is None, "more than the queue's own quota"
+    assert victims(engine, work("s", priority_class="high")) == {"w2": "reclaimed"}, "one is enough"
+
+
+@pytest.mark.parametrize("rule", ["never", "lower_priority"])
+def test_a_queue_that_takes_nothing_back_from_equals_takes_nothing_together_either(rule):
+    borrowers = (work(f"w{i}", "b", priority_class="polite") for i in range(3))
+    engine = running(borrowing(reclaim=rule), work("own"), *borrowers)
+    assert victims(engine, work("p", nodes=2, priority_class="normal")) is None
+
+
 def test_what_a_cohort_has_within_its_quota_is_not_touched_from_outside():
     tree = (queue("a", 16), queue("c", 16), queue("c1", 0, "c"), queue("c2", 0, "c"))
     engine = running(cell(*tree), *(work(f"w{i}", "c1") for i in range(2)), *(work(f"v{i}") for i in range(2)))
@@ -393,9 +409,11 @@ def some_work(rng: random.Random, name: str, priorities: Sequence[str]) -> Workl
 class Rules:
     """The policy, restated for one preemptor without any regard to speed."""
 
-    def __init__(self, state: State, row: int) -> None:
+    def __init__(self, state: State, row: int, *, together: bool = False) -> None:
+        """`together`: its own queue's lower work makes way too, so that the queue keeps within its quota with it."""
         self.state = state
         self.row = row
+        self.together = together
         w, queues = state.workloads, state.queues
         self.queue = w.queue[row]
         self.workload_class = w.class_at(row)
@@ -405,8 +423,11 @@ class Rules:
             slots = {slot for slot, _ in charge}
             short |= {2} & slots or slots
         self.contested = short
-        own = queues.lack(self.queue, charge, state.now_ms, borrow=False)
-        self.within = own is None or own.vertex != self.queue
+        beyond = [queues.lack(self.queue, (part,), state.now_ms, borrow=False) for part in charge]
+        excess = {lack.slot for lack in beyond if lack is not None and lack.vertex == self.queue}
+        self.within = together or not excess
+        if together:
+            self.contested |= excess
         self.leaving = [v for v in range(len(w.ids)) if w.preempting[v] != NONE]
         self.tier = {v: tier for v in range(len(w.ids)) if (tier := self._tier(v)) is not None}
 
@@ -468,7 +489,8 @@ class Rules:
         )
 
     def enough(self, rows: Sequence[int]) -> bool:
-        return preemption.lets_start(self.state, self.row, self.workload_class.shapes, self.workload_class.least, rows)
+        least, shapes = self.workload_class.least, self.workload_class.shapes
+        return preemption.lets_start(self.state, self.row, shapes, least, rows, borrow=not self.together)
 
     def worth(self, rows: Sequence[int]) -> tuple[Any, ...]:
         """What the choice minimises."""
@@ -510,6 +532,11 @@ def check_choice(state: State, found: Preemption | None) -> None:
     if rules.enough(()) or len(rules.tier) > 8:
         return
     best = min(rules.sets(), key=rules.worth, default=None)
+    if best is None and not rules.within:
+        rules = Rules(state, rules.row, together=True)
+        if len(rules.tier) > 8:
+            return
+        best = min(rules.sets(), key=rules.worth, default=None)
     rows = None if found is None else tuple(row for row, _ in found.victims)
     assert rows == best
     for row in rows or ():
