@@ -128,7 +128,7 @@ class State(Table):
         gone."""
         heapify(self.doomed)
         self.timers = Timers()
-        self.timers.rebuild(self)
+        self.timers.load(self)
         self.rules = 0
         """Counts changes of what there is: pools, nodes, queues."""
         self.found_sound = SoundRequests(self.rules, {}, set())

@@ -147,6 +147,8 @@ Entry = tuple[int, Timer, int]
 _OF_WORKLOADS = (
     Timer.WAKE, Timer.DEADLINE, Timer.MAX_RUNTIME, Timer.CONFIRM, Timer.MIN_RUNTIME, Timer.TURN, Timer.SLACK,
 )  # fmt: skip
+_ONCE = (Timer.RESERVATION_START, Timer.MIN_RUNTIME, Timer.TURN, Timer.DISRUPTIONS)
+"""They only have waiting work looked at again, and the state does not say whether that has been done."""
 _BOUND = (WorkloadState.PLACED, WorkloadState.RUNNING)
 _LIVE = (*IDLE, *_BOUND)
 
@@ -160,7 +162,16 @@ class Timers:
         other._heap = list(self._heap)
         return other
 
+    def load(self, state: State) -> None:
+        """Enter every moment to come of a state that was just read. Those of `_ONCE` that are due have had their
+        effect."""
+        self._enter_all(state, state.now_ms + 1)
+
     def rebuild(self, state: State) -> None:
+        """Enter them anew in the middle of a moment, of which more may be due."""
+        self._enter_all(state, state.now_ms)
+
+    def _enter_all(self, state: State, from_ms: int) -> None:
         self._heap = []
         for row in _timed(state):
             self.watch(state, row)
@@ -172,6 +183,7 @@ class Timers:
                 self.watch_disruption(state, queue, at_ms)
         for clearing in state.bookings.clearings:
             self.push(clearing.at_ms, Timer.CLEAR, clearing.booking)
+        self._heap = [entry for entry in self._heap if entry[0] >= from_ms or entry[1] not in _ONCE]
         heapify(self._heap)
 
     def push(self, at_ms: int, timer: Timer, subject: int) -> None:

@@ -211,7 +211,7 @@ def check_life(seed: int) -> None:
     check_state(engine.state)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [*range(3), 11, 34])
 def test_random_lives(seed: int) -> None:
     check_life(seed)
 

@@ -302,6 +302,7 @@ def running(engine: Engine, **more: object) -> Iterator[EngineLoop]:
     found = EngineLoop(engine, **more)
     found.start()
     try:
+        found.call(lambda _: None)  # It has read its clock by then.
         yield found
     finally:
         found.stop()
