@@ -558,10 +558,13 @@ class Witness:
             return
         for spared in series.victims:
             trial = series.before.copy()
-            for victim in series.victims:
-                if victim is not spared:
-                    trial.apply(victim)
-            assert not could_start(trial, series.row), f"{w.ids[spared.row]} need not have gone for {name}"
+            rest = [victim for victim in series.victims if victim is not spared]
+            for victim in rest:
+                trial.apply(victim)
+            # Whoever reclaims keeps within its queue's quota, for which lower work of that queue may have to go.
+            borrow = not any(ev.EVICTION_CAUSES[victim.cause] == "reclaimed" for victim in rest)
+            could = could_start(trial, series.row, borrow=borrow)
+            assert not could, f"{w.ids[spared.row]} need not have gone for {name}"
 
 
 def _check_reclaimed(series: Series) -> None:
@@ -604,12 +607,12 @@ def _goes_on(event: ev.AnyEvent, row: int) -> bool:
     return type(event) is ev.Tick or (type(event) is ev.Placed and event.row == row)
 
 
-def could_start(state: State, row: int) -> bool:
-    """Whether quota and room let the workload start as things are."""
+def could_start(state: State, row: int, *, borrow: bool = True) -> bool:
+    """Whether quota, its queue's own unless it may `borrow`, and room let the workload start as things are."""
     counts = state.workloads.class_at(row).least
     for shapes in variants(state, row):
         charge = state.charge_if(row, shapes, counts)
-        if state.queues.lack(state.workloads.queue[row], charge, state.now_ms) is None:
+        if state.queues.lack(state.workloads.queue[row], charge, state.now_ms, borrow=borrow) is None:
             claims = place(state.capacity, shapes, counts)
             if claims is not None:
                 return True
