@@ -148,7 +148,8 @@ def live(life: Life, engine: Engine, *, closely: bool = True) -> Engine:
 def _pass(engine: Engine, until_ms: int) -> None:
     """Let time pass, looking at every moment at which something happens."""
     while (due := engine.next_due()) is not None and due <= until_ms:
-        engine.advance(due)
+        # A fork is told again what a provider said since the state last changed: that is due already.
+        engine.advance(max(due, engine.now_ms))
         _check_orders(engine)
     engine.advance(until_ms)
 
