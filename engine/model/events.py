@@ -692,7 +692,8 @@ class StartedMany(Event, frozen=True, array_like=True, gc=False, tag=42):
 
 
 class FinishedMany(Event, frozen=True, array_like=True, gc=False, tag=43):
-    """None of them has others that wait for it. Sets the cell's clock to each of the times in turn."""
+    """None of them has others that wait for it, and each ran with all its tasks. Sets the cell's clock to each of the
+    times in turn."""
 
     rows: bytes
     """int32 workload rows."""
