@@ -131,7 +131,7 @@ class HeldLoop(EngineLoop):
         self._held_s += time.thread_time() - begun
 
     def held_ms(self, door: Gate, request: Request, *, beside: bool) -> float:
-        """CPU milliseconds for which proposing this holds the thread; `beside`: it is tried in a copy of the process."""
+        """CPU milliseconds for which proposing this holds the thread. `beside`: tried in a copy of the process."""
         before = self.call(lambda _: self._held_s)
         composed = self.call_beside(lambda _: door.composition(request), Composed) if beside else None
         self.call(lambda _: door.propose(THIS_ACCOUNT, request, composed=composed))
