@@ -59,15 +59,20 @@ class Allocations(Table):
     def add(self, workload: int, group: int, node: int, count: int, devices: int, following: int) -> int:
         """A new row in front of `following`, the workload's rows so far. Returns it."""
         head = self.first_on_node[node]
-        values = (workload, group, node, count, devices, following, head, NONE)
-        columns = self.row_columns()
         if self.unused:
             row = self.unused.pop()
-            for column, value in zip(columns, values, strict=True):
-                column[row] = value
+            self.workload[row] = workload
+            self.group[row] = group
+            self.node[row] = node
+            self.count[row] = count
+            self.devices[row] = devices
+            self.next_of_workload[row] = following
+            self.next_on_node[row] = head
+            self.previous_on_node[row] = NONE
         else:
             row = len(self.node)
-            for column, value in zip(columns, values, strict=True):
+            values = (workload, group, node, count, devices, following, head, NONE)
+            for column, value in zip(self.row_columns(), values, strict=True):
                 column.append(value)
         if head != NONE:
             self.previous_on_node[head] = row
