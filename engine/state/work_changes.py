@@ -1,6 +1,6 @@
 """The folds of events that start many workloads at once, or that change a workload's tasks, request or queue.
 
-The vector functions do for many workloads of one task what `engine.state.cell_state` does event by event. Each leaves
+The vector functions do for many workloads what `engine.state.cell_state` does event by event. Each leaves
 exactly what the single events would, down to the numbering of rows and entries, so the state never shows which way was
 taken. Their docstrings name the cases in which the order of single steps would matter; events leave those out.
 """
