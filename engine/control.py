@@ -63,13 +63,13 @@ from engine.state.cell_state import State
 from engine.state.demand import Forecaster
 from engine.state.pending_work import Cause
 from engine.state.timers import MIN_DOWNTIME_MS, Entry, Timer
-from engine.state.workloads import NONE
+from engine.state.workloads import NONE, at_full_speed, ends_alone
 
 T = TypeVar("T")
 Answers = list[Receipt | MusterError]
 
 MIN_AT_ONCE = 8
-"""Starts or ends of single tasks that are recorded together: fewer are quicker one by one."""
+"""Starts or ends that are recorded together: fewer are quicker one by one."""
 MAX_ROUNDS = 17
 """Cycles of one turn: what starts in one may let others start or grow in the next."""
 MIN_PAUSE_MS = 1000
@@ -661,7 +661,7 @@ class Engine:
         for row in rows:
             if not self.executor.try_start(row):
                 self.state.timers.watch(self.state, row)
-            elif w.first_dependent[row] == NONE and w.class_at(row).single:
+            elif ends_alone(w, row):
                 ready.append(row)
             else:
                 self._start_many(ready)
@@ -670,11 +670,11 @@ class Engine:
         self._start_many(ready)
 
     def _all_at_once(self, rows: list[int]) -> bool:
-        """True if they are all of one task, no work waits for one of them, and the executor has them ready."""
+        """True if the executor has them ready, none may be resized, and no work waits for one of them."""
         w = self.state.workloads
         return (
             self.executor.prompt
-            and all(w.classes[cls].single for cls in set(view(w.cls)[rows].tolist()))
+            and bool(at_full_speed(w, np.array(rows, np.int32)).all())
             and bool((view(w.first_dependent)[rows] == NONE).all())
         )
 

@@ -14,14 +14,17 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+import msgspec
+
 from engine.control import Engine
 from engine.journal.postgres_store import awake_or_asleep_s
 from engine.model.commands import AnyCommand, Submit
-from engine.model.errors import JournalError, MusterError, UnreachableError
+from engine.model.errors import JournalError, MusterError, RefusedError, UnreachableError
 from engine.model.specs import WorkloadSpec
-from engine.read_replica import Copies, decoded
+from engine.read_replica import Copies, answer_json, decoded, encoded_answer
 from engine.scheduling.cycle import never
 from engine.state.timers import MIN_DOWNTIME_MS
+from engine.twin import forks
 from engine.twin.forks import Pages
 from engine.twin.live_twin import Twins
 
@@ -49,6 +52,11 @@ MIN_KEEP_SHARE = 50
 """A start forecast that was kept is followed by a pause of so many times what it took, however fast time runs."""
 KEEP_TIME_S = 60.0
 """Wall seconds after which the time is recorded although nothing happened."""
+BESIDE_FROM = 5_000
+"""Nodes and workloads from which on a copy of the process works out what takes long: on fewer it is as quick as the
+fork."""
+BESIDE_S = 120.0
+"""Wall seconds that it may take."""
 RETRY_S = 1.0
 """Wall seconds between attempts to write after the journal failed."""
 BELOW = 5
@@ -137,6 +145,26 @@ class EngineLoop:
             raise UnreachableError(
                 f"the engine did not answer within {timeout_s:g} s", "It may be overloaded; try again"
             ) from None
+
+    def call_beside(self, prepare: Callable[[Engine], Callable[[], T]], answer: type[T]) -> T:
+        """Run what `prepare(engine)` returns on the engine as it is then; returns or raises what it does. Of a large
+        cell a copy of this process runs it, and the engine's thread is held up for `prepare` and the fork alone: it may
+        use the engine and change it at will, but no file, no lock and no record. `answer` is what it returns, which
+        comes back as JSON. Raises RefusedError when the copy does not come to its end."""
+
+        def begin(engine: Engine) -> T | forks.Child:
+            work = prepare(engine)
+            if len(engine.state.workloads.ids) + len(engine.state.capacity.node_ids) < BESIDE_FROM:
+                return work()
+            try:
+                return forks.start(lambda report: report(encoded_answer(work)), BESIDE_S, niceness=0)
+            except OSError as error:
+                raise RefusedError(
+                    f"no trial can begin: {error.strerror}", "Free some memory, then try again"
+                ) from error
+
+        begun = self.call(begin)
+        return msgspec.json.decode(_answer_of(begun), type=answer) if isinstance(begun, forks.Child) else begun
 
     def read(self, what: str, *arguments: object, least_version: int = 0) -> Any:
         """The engine's answer to a question, of that version or a later one; raises what it raises. A copy of a large
@@ -334,3 +362,19 @@ class EngineLoop:
 
     def _gone(self) -> UnreachableError:
         return UnreachableError(self.fault or "the engine is stopping", "Start it again; the journal is intact")
+
+
+def _answer_of(child: forks.Child) -> bytes:
+    """What the child has to say, as JSON. Raises what it raised, and RefusedError when it says nothing."""
+    frames: list[bytes] = []
+    try:
+        while not child.over:
+            forks.wait_for([child], BESIDE_S)
+            frames += child.frames()
+    finally:
+        child.cancel()
+    if not frames:
+        raise RefusedError(
+            f"the trial {child.failure_text}", "Try again, or ask for less; the engine's log may have more"
+        )
+    return answer_json(frames[0])

@@ -300,6 +300,14 @@ def decoded(what: str, answer: bytes) -> Any:
     return msgspec.json.decode(answer, type=_ANSWERS[what])
 
 
+def encoded_answer(work: Callable[[], object]) -> bytes:
+    """What the work returns, or the engine's error that it raises, as `answer_json` reads it."""
+    try:
+        return b"+" + msgspec.json.encode(work())
+    except MusterError as error:
+        return b"-" + msgspec.json.encode({"code": error.code, "problem": error.problem, "remedy": error.remedy})
+
+
 def answer_json(answer: bytes) -> bytes:
     """The answer, as JSON. Raises the engine's errors, and Failed."""
     if answer[:1] == b"+":
@@ -555,11 +563,7 @@ class Answers:
         what, raw = msgspec.msgpack.decode(frame, type=tuple[str, msgspec.Raw])
         try:
             arguments = msgspec.msgpack.decode(raw, type=_ASKED_WITH.get(what, tuple[()]))
-            found = self.direct(what, arguments)
-            return b"+" + msgspec.json.encode(found)
-        except MusterError as error:
-            told = {"code": error.code, "problem": error.problem, "remedy": error.remedy}
-            return b"-" + msgspec.json.encode(told)
+            return encoded_answer(lambda: self.direct(what, arguments))
         except MemoryError:
             # Not asked of the engine, which nothing bounds.
             raise

@@ -44,6 +44,7 @@ from runbooks.drafts.typed_draft import (
     Thinking,
 )
 from runbooks.gate.approval_policy import may
+from runbooks.gate.composition import Composed
 from runbooks.models.drafter import MODEL, ModelDrafter, ModelSetup
 from runbooks.plans.identity import TCP, Actor
 from runbooks.plans.incidents import Incident, ObjectKind
@@ -254,7 +255,7 @@ class Drafting:
         self._loop = loop
         self._gate = gate
         self._recommender = recommender
-        self._registry = registry or RunbookRegistry(loop.engine, gate, call=loop.call)
+        self._registry = registry or RunbookRegistry(loop.engine, gate, call=loop.call, call_beside=loop.call_beside)
         self._model = model or ModelDrafter(
             ModelSetup(), str, call=loop.call, audit=gate.audit, wall_ms=gate.policies.clock
         )
@@ -437,7 +438,8 @@ class Drafting:
 
     def _preview_by(self, author: Actor) -> Preview:
         def preview(request: Request, runbook: RunbookRef | None = None) -> Proposal:
-            return self._loop.call(lambda _: self._gate.preview(author, request, runbook=runbook))
+            composed = self._loop.call_beside(lambda _: self._gate.composition(request), Composed)
+            return self._loop.call(lambda _: self._gate.preview(author, request, runbook=runbook, composed=composed))
 
         return preview
 
@@ -553,23 +555,34 @@ class Drafting:
         )
         number, runbook = int(draft_id.removeprefix("D-")), self._approved(draft)
 
-        def put(_: Engine) -> Proposal:
+        def there(_: Engine) -> Proposal | None:
+            """The proposal that was made of it already, if it is open."""
             # The service may propose; so must whoever has it do that.
             self._gate.refuse_unless(actor, "propose", None)
             for by, proposal_id in self.run(draft_id).proposed:
-                if by == drafter and (there := self._gate.proposal(proposal_id)).state not in ENDED:
-                    return there
+                if by == drafter and (made := self._gate.proposal(proposal_id)).state not in ENDED:
+                    return made
+            return None
+
+        def put(engine: Engine) -> Proposal:
+            made = there(engine)
+            if made is not None:
+                return made
             # Where whoever asks has signed for it, nobody can take a colleague on the same account for them.
             author = msgspec.structs.replace(
                 AUTHORS[drafter], account=actor.account, signed=actor.signed, key=actor.key, within=actor.within
             )
-            shown = self._gate.propose(author, request, runbook=runbook)
+            shown = self._gate.propose(author, request, runbook=runbook, composed=composed)
             self._store.proposed(number, drafter, shown.id)
             if run.ask.finding.startswith("I-"):
                 self._gate.incidents.proposed(actor, run.ask.finding, shown.id)
             self._tell(draft_id, proposed=(*self.run(draft_id).proposed, (drafter, shown.id)))
             return shown
 
+        open_ = self._loop.call(there)
+        if open_ is not None:
+            return open_
+        composed = self._loop.call_beside(lambda _: self._gate.composition(request), Composed)
         return self._loop.call(put)
 
     def _of_incident(self, finding: str) -> tuple[EvidenceRef, ...]:

@@ -6,21 +6,21 @@ what they say otherwise is shown with the proposal. The engine goes on meanwhile
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from engine.model.commands import CARRIED
 from runbooks.actions import catalogue
+from runbooks.gate.composition import Composed
 
 if TYPE_CHECKING:
     from engine.control import Engine
     from engine.loop import EngineLoop
     from engine.model.commands import AnyCommand
     from runbooks.gate.approval_gate import Gate
-    from runbooks.plans.identity import Actor
-    from runbooks.plans.typed_plan import Request
+    from runbooks.plans.typed_plan import Request, Step
 
 MAX_KEPT = 500
 
@@ -34,17 +34,18 @@ class DryRuns:
         self._gate = gate
         self._rehearse = rehearse
 
-    def run(self, actor: Actor, request: Request) -> None:
+    def run(self, request: Request) -> None:
         """Try what is requested. Raises RefusedError, UnreachableError, and what proposing it would raise."""
-        commands = self._loop.call(lambda engine: self._commands(engine, actor, request))
+        composed = self._loop.call_beside(lambda _: self._gate.composition(request), Composed)
+        commands = self._loop.call(lambda engine: _commands(engine, composed.steps))
         said = {msgspec.msgpack.encode(command): self._rehearse(command) for command in commands}
         self._loop.call(lambda engine: _keep(engine, said))
 
-    def _commands(self, engine: Engine, actor: Actor, request: Request) -> list[AnyCommand]:
-        steps = self._gate.preview(actor, request).plan.steps
-        acts = [step.act for step in steps if catalogue.find(step.act.action).command]
-        carried = CARRIED.get(engine.state.settings.decided_by, ())
-        return [command for command in map(catalogue.command, acts) if isinstance(command, carried)]
+
+def _commands(engine: Engine, steps: Sequence[Step]) -> list[AnyCommand]:
+    acts = [step.act for step in steps if catalogue.find(step.act.action).command]
+    carried = CARRIED.get(engine.state.settings.decided_by, ())
+    return [command for command in map(catalogue.command, acts) if isinstance(command, carried)]
 
 
 def _keep(engine: Engine, said: dict[bytes, tuple[str, ...]]) -> None:

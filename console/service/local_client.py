@@ -46,6 +46,7 @@ from engine.past.process import PastRequest
 from engine.past.replicas import PastReplicas
 from runbooks.audit import reader as reading
 from runbooks.gate import aftermath, policy_changes
+from runbooks.gate.composition import Composed
 from runbooks.gate.decisions import admit
 from runbooks.plans.identity import OWNER, THIS_ACCOUNT, Actor, AuthRefused, Signed
 from runbooks.plans.queries import (
@@ -214,7 +215,7 @@ class LocalClient(Client):
         self._output = RunOutput(loop, self._cluster)
         self._loop = loop
         self._gate = gate
-        self._registry = registry or RunbookRegistry(loop.engine, gate, call=loop.call)
+        self._registry = registry or RunbookRegistry(loop.engine, gate, call=loop.call, call_beside=loop.call_beside)
         self._advisor = advisor
         self._ticker = ticker
         self._recommender = recommender or Recommender(loop, advisor)
@@ -411,20 +412,27 @@ class LocalClient(Client):
 
     def preview(self, request: Request) -> Proposal:
         sourced = self._recommender.sourced(request)
-        return self._loop.call(lambda _: self._gate.preview(self._actor, sourced))
+        composed = self._composed(sourced)
+        return self._loop.call(lambda _: self._gate.preview(self._actor, sourced, composed=composed))
 
     def propose(self, request: Request) -> Proposal:
         sourced = self._tried(self._recommender.sourced(request))
-        return self._loop.call(lambda _: self._gate.propose(self._actor, sourced))
+        composed = self._composed(sourced, self._actor)
+        return self._loop.call(lambda _: self._gate.propose(self._actor, sourced, composed=composed))
+
+    def _composed(self, request: Request, author: Actor | None = None) -> Composed:
+        """The engine is not held up while the plan is tried."""
+        return self._loop.call_beside(lambda _: self._gate.composition(request, author), Composed)
 
     def _tried(self, request: Request) -> Request:
         if self._dry_runs is not None:
-            self._dry_runs.run(self._actor, request)
+            self._dry_runs.run(request)
         return request
 
     def revise(self, proposal_id: str, request: Request) -> Proposal:
         sourced = self._tried(self._recommender.sourced(request))
-        return self._loop.call(lambda _: self._gate.revise(self._actor, proposal_id, sourced))
+        composed = self._composed(sourced, self._actor)
+        return self._loop.call(lambda _: self._gate.revise(self._actor, proposal_id, sourced, composed=composed))
 
     def proposals(self, states: tuple[str, ...] = (), limit: int = 200) -> tuple[Proposal, ...]:
         return self._loop.call(lambda _: self._gate.proposals(states, limit))

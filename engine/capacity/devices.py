@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 NOWHERE = -1
 """No node."""
+_FREE, _TAKEN = array("i", [1000] * 64), array("i", [0] * 64)
 SHARE_STEP = 50
 """Milli-GPU per bucket of partly used devices."""
 
@@ -248,10 +249,13 @@ def shift_devices(
     before = capacity.whole[node]
     if shape.gpus:
         left, free, device_free = devices, 1000 if count > 0 else 0, capacity.device_free
+        # Runs of devices, as most are.
         while left:
             low = left & -left
-            left ^= low
-            device_free[base + low.bit_length() - 1] = free
+            run = left + low
+            first, end = base + low.bit_length() - 1, base + (run & -run).bit_length() - 1
+            device_free[first:end] = (_FREE if free else _TAKEN)[: end - first]
+            left &= run
         capacity.whole[node] = before ^ devices
         if index is not None:
             index.free_devices += devices.bit_count() if free else -devices.bit_count()

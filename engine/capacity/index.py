@@ -466,6 +466,15 @@ class Capacity(NodeTable):
                 return node
         return NOWHERE
 
+    def find_after(self, node: int, bucket: int, shape: Shape) -> int:
+        """`find`, right after the node it found in that bucket was filled up: the next of the bucket, at no search.
+        NOWHERE where only `find` can tell."""
+        index = self.index_at(node)
+        if shape.part or not index.counts[bucket] or (shape.gpus > 1 and self.pools[index.pool].nvlink_group):
+            return NOWHERE
+        following = self._first(index.heaps[bucket], bucket)
+        return following if self.fits(following, shape) else NOWHERE
+
     def find_among(self, indexes: Iterable[PoolIndex], shape: Shape) -> int:
         """The same in these indexes alone."""
         found = (self._find_in(index, shape) for index in indexes)

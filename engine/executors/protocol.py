@@ -75,7 +75,7 @@ class Executor(Protocol):
         ...
 
     def confirm_many(self, rows: list[int]) -> None:
-        """The same for several of one task."""
+        """The same for several, which keep all their tasks to their ends."""
         ...
 
     def release(self, row: int, attempt: int) -> None:
@@ -100,9 +100,9 @@ class Executor(Protocol):
         ...
 
     def take_ends(self, until_ms: int) -> tuple[array[int], array[int]]:
-        """Return the next ends, up to the cell time, of running work of one task that has finished and for which no
-        other work waits: cell ms (int64) and workload rows (int32), in order. The first report of another kind ends
-        them."""
+        """Return the next ends, up to the cell time, of running work that has finished, kept all its tasks and for
+        which no other work waits: cell ms (int64) and workload rows (int32), in order. The first report of another kind
+        ends them."""
         ...
 
     def take_reports(self, until_ms: int) -> list[ExecutorReport]:

@@ -20,7 +20,7 @@ from engine.model.columns import view
 from engine.model.errors import SpecError
 from engine.model.specs import WorkloadState, check_quantity
 from engine.state.cell_state import State
-from engine.state.workloads import NONE
+from engine.state.workloads import NONE, at_full_speed, ends_alone
 
 MEDIAN_UNKNOWN_MS = 30 * 60_000
 """Median run time drawn for a workload that gives neither estimate nor simulated run time."""
@@ -65,13 +65,15 @@ Column = np.ndarray[Any, np.dtype[Any]]
 
 
 class Ends:
-    """Ends of work of one task that started together, in order of time and row."""
+    """Ends of work that started together, in order of time and row."""
 
-    __slots__ = ("at", "attempt", "rated", "row", "taken")
+    __slots__ = ("at", "attempt", "rated", "row", "taken", "tasks")
 
-    def __init__(self, at: Column, row: Column, attempt: Column, rated: Column) -> None:
+    def __init__(self, at: Column, row: Column, attempt: Column, tasks: Column, rated: Column) -> None:
         order = np.lexsort((row, at))
-        self.at, self.row, self.attempt, self.rated = at[order], row[order], attempt[order], rated[order]
+        self.at, self.row, self.attempt, self.tasks, self.rated = (
+            column[order] for column in (at, row, attempt, tasks, rated)
+        )
         self.taken = 0
         """How many have been reported, or dropped."""
 
@@ -87,10 +89,10 @@ class Ends:
         """Take those up to the time, as single entries."""
         part = self.until(until_ms)
         self.taken = part.stop
-        columns = (column[part].tolist() for column in (self.at, self.row, self.attempt, self.rated))
+        columns = (column[part].tolist() for column in (self.at, self.row, self.attempt, self.tasks, self.rated))
         return [
-            (at, row, ReportKind.FINISHED, attempt, 0, 1, rated)
-            for at, row, attempt, rated in zip(*columns, strict=True)
+            (at, row, ReportKind.FINISHED, attempt, 0, tasks, rated)
+            for at, row, attempt, tasks, rated in zip(*columns, strict=True)
         ]
 
 
@@ -135,8 +137,8 @@ class SimulatedExecutor(Executor):
         rows = rows[same & (view(w.rated)[rows] == rated)]
         together = rows[:0]
         if len(rows) >= MIN_TOGETHER:
-            single = np.array([each.single for each in w.classes])[view(w.cls)[rows]]
-            rows, together = rows[~single], rows[single]
+            at_full = at_full_speed(w, rows)
+            rows, together = rows[~at_full], rows[at_full]
         for row in rows.tolist():
             self._await_end(row)
         self._keep_together(together)
@@ -163,7 +165,7 @@ class SimulatedExecutor(Executor):
         self._keep_together(np.array(rows, np.int32))
 
     def _keep_together(self, rows: Column) -> None:
-        """Reckon the ends of running work of one task."""
+        """Reckon the ends of running work that keeps the speed of all its tasks."""
         if not len(rows):
             return
         w = self._state.workloads
@@ -178,7 +180,8 @@ class SimulatedExecutor(Executor):
             return
         rated = view(w.rated)[there]
         left_ms = np.maximum(self.run_times(there) - view(w.kept)[there] - view(w.done)[there], 1)
-        self._put_back(self._numbered, Ends(rated + left_ms, there, view(w.attempts)[there], rated))
+        ends = Ends(rated + left_ms, there, view(w.attempts)[there], view(w.tasks)[there], rated)
+        self._put_back(self._numbered, ends)
         self._numbered += 1
 
     def release(self, row: int, attempt: int) -> None:
@@ -205,8 +208,9 @@ class SimulatedExecutor(Executor):
             heappop(self._reports)
         while self._together:
             at_ms, row, number, ends = self._together[0]
-            attempt, rated = int(ends.attempt[ends.taken]), int(ends.rated[ends.taken])
-            if self._made((at_ms, row, ReportKind.FINISHED, attempt, 0, 1, rated)):
+            token = (int(column[ends.taken]) for column in (ends.attempt, ends.tasks, ends.rated))
+            attempt, tasks, rated = token
+            if self._made((at_ms, row, ReportKind.FINISHED, attempt, 0, tasks, rated)):
                 return min(at_ms, self._reports[0][0]) if self._reports else at_ms
             heappop(self._together)
             ends.taken += 1
@@ -236,13 +240,11 @@ class SimulatedExecutor(Executor):
                 return taken
         self._part(until_ms)
         w, reports = self._state.workloads, self._reports
-        first_dependent, cls, classes = w.first_dependent, w.cls, w.classes
         while reports and reports[0][0] <= until_ms:
             entry = reports[0]
             at_ms, row, kind, _, _, _, rated = entry
             if self._made(entry):
-                single = classes[cls[row]].single and first_dependent[row] == NONE
-                if kind != ReportKind.FINISHED or rated == ALWAYS or not single:
+                if kind != ReportKind.FINISHED or rated == ALWAYS or not ends_alone(w, row):
                     break
                 if not times or times[-1] != at_ms or rows[-1] != row:
                     times.append(at_ms)
@@ -259,13 +261,13 @@ class SimulatedExecutor(Executor):
         times, rows = array("q"), array("i")
         if not found:
             return times, rows
-        at, row, attempt, rated = (
+        at, row, attempt, tasks, rated = (
             np.concatenate([getattr(ends, name)[part] for _, ends, part in found])
-            for name in ("at", "row", "attempt", "rated")
+            for name in ("at", "row", "attempt", "tasks", "rated")
         )
         w = self._state.workloads
         made = view(w.state)[row] == WorkloadState.RUNNING
-        made &= (view(w.attempts)[row] == attempt) & (view(w.rated)[row] == rated)
+        made &= (view(w.attempts)[row] == attempt) & (view(w.tasks)[row] == tasks) & (view(w.rated)[row] == rated)
         at, row = at[made], row[made]
         waited_for = bool((view(w.first_dependent)[row] != NONE).any())
         for number, ends, part in found:

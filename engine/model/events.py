@@ -628,8 +628,9 @@ class IntentAnswered(Event, frozen=True, array_like=True, gc=False, tag=95):
     text: str = ""
 
 
-# What follows stands for many events, one after the other, of workloads with a single task: written at once and applied
-# column by column (`engine.state.work_changes`), they leave exactly what the single ones would.
+# What follows stands for many events, one after the other: written at once and applied column by column
+# (`engine.state.work_changes`), they leave exactly what the single ones would. Those of submissions and placements are
+# of workloads with a single task.
 
 
 class DowntimeBegan(Event, frozen=True, array_like=True, gc=False, tag=97):
@@ -681,7 +682,7 @@ class PlacedMany(Event, frozen=True, array_like=True, gc=False, tag=41):
 
 
 class StartedMany(Event, frozen=True, array_like=True, gc=False, tag=42):
-    """None of them has others that wait for it."""
+    """None of them has others that wait for it, and none is elastic."""
 
     rows: bytes
     """int32 workload rows."""
@@ -692,7 +693,8 @@ class StartedMany(Event, frozen=True, array_like=True, gc=False, tag=42):
 
 
 class FinishedMany(Event, frozen=True, array_like=True, gc=False, tag=43):
-    """None of them has others that wait for it. Sets the cell's clock to each of the times in turn."""
+    """None of them has others that wait for it, and each ran with all its tasks. Sets the cell's clock to each of the
+    times in turn."""
 
     rows: bytes
     """int32 workload rows."""

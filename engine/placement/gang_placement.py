@@ -89,15 +89,19 @@ def _extend_group(capacity: Capacity, group: int, shape: Shape, left: int, claim
     """Add claims for as many of `left` tasks as there is room for. Returns how many were left over."""
     if not node_choice.is_simple(capacity, shape):
         return node_choice.extend(capacity, group, shape, left, claims)
+    node, bucket = NOWHERE, 0
     while left:
-        node = capacity.find(shape)
+        following = NOWHERE if node == NOWHERE else capacity.find_after(node, bucket, shape)
+        node = capacity.find(shape) if following == NOWHERE else following
         if node == NOWHERE:
             break
+        bucket = capacity.key[node]
         many = allocations.take_first(capacity, shape, node, left)
         if many is not None:
             nodes, tasks = many
             claims += [(group, n, t, 0) for n, t in zip(nodes.tolist(), tasks.tolist(), strict=True)]
             left -= int(tasks.sum())
+            node = NOWHERE
             continue
         count = capacity.room(node, shape, left)
         claims.append((group, node, count, capacity.claim(node, shape, count)))

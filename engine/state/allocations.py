@@ -59,15 +59,20 @@ class Allocations(Table):
     def add(self, workload: int, group: int, node: int, count: int, devices: int, following: int) -> int:
         """A new row in front of `following`, the workload's rows so far. Returns it."""
         head = self.first_on_node[node]
-        values = (workload, group, node, count, devices, following, head, NONE)
-        columns = self.row_columns()
         if self.unused:
             row = self.unused.pop()
-            for column, value in zip(columns, values, strict=True):
-                column[row] = value
+            self.workload[row] = workload
+            self.group[row] = group
+            self.node[row] = node
+            self.count[row] = count
+            self.devices[row] = devices
+            self.next_of_workload[row] = following
+            self.next_on_node[row] = head
+            self.previous_on_node[row] = NONE
         else:
             row = len(self.node)
-            for column, value in zip(columns, values, strict=True):
+            values = (workload, group, node, count, devices, following, head, NONE)
+            for column, value in zip(self.row_columns(), values, strict=True):
                 column.append(value)
         if head != NONE:
             self.previous_on_node[head] = row
@@ -195,6 +200,58 @@ def shift_many(capacity: Capacity, shape: Shape, nodes: Rows, counts: Rows, devi
         _move_many(c, c.index_at(int(nodes[here][0])), shape, nodes[here], counts[here], keys[here])
 
 
+def give_back_many(capacity: Capacity, shapes: Sequence[Shape], nodes: Rows, counts: Rows, devices: Rows) -> None:
+    """Give back `counts[i]` tasks of `shapes[i]` on `nodes[i]` and those devices. Nodes may come more than once."""
+    c = capacity
+    if len(nodes) < LEAST:
+        for node, shape, count, mask in zip(nodes.tolist(), shapes, counts.tolist(), devices.tolist(), strict=True):
+            c.give_back(node, shape, count, mask)
+        return
+    numbers = {shape: number for number, shape in enumerate(dict.fromkeys(shapes))}
+    which = np.array([numbers[shape] for shape in shapes])
+    parts = np.array([bool(shape.part) for shape in numbers])[which]
+    for i in np.flatnonzero(parts).tolist():
+        c.give_back(int(nodes[i]), shapes[i], int(counts[i]), int(devices[i]))
+    if parts.any():
+        which, nodes, counts, devices = which[~parts], nodes[~parts], counts[~parts], devices[~parts]
+        if not len(nodes):
+            return
+    wants = np.array([(shape.cpu, shape.memory, shape.disk, shape.gpus) for shape in numbers], np.int64)
+    gains = wants[which] * counts[:, None]
+    for column, gain in zip((c.free_cpu, c.free_memory, c.free_disk), gains.T, strict=False):
+        np.add.at(view(column), nodes, gain)
+    if devices.any():
+        _free_devices(c, nodes, devices)
+    if c.domain_room is not None:
+        c.domain_room.touched += nodes.tolist()
+    _count_in(c, nodes, gains)
+
+
+def _free_devices(capacity: Capacity, nodes: Rows, devices: Rows) -> None:
+    """Whole devices become free, on nodes that may come more than once."""
+    np.bitwise_xor.at(view(capacity.whole), nodes, devices)
+    bits = np.arange(int(devices.max()).bit_length())
+    at = view(capacity.device_base)[nodes][:, None] + bits
+    view(capacity.device_free)[at[(devices[:, None] >> bits & 1) > 0]] = DEVICE
+
+
+def _count_in(capacity: Capacity, nodes: Rows, gains: Rows) -> None:
+    """Count (CPU, memory, disk, devices) that nodes have gained in for the indexes they are in, and move each once."""
+    c = capacity
+    keys = view(c.key)[nodes]
+    indexed = keys != NOWHERE
+    nodes, gains, keys = nodes[indexed], gains[indexed], keys[indexed]
+    places = view(c.partition)[nodes] + view(c.booking)[nodes].astype(np.int64) * len(c.partitions)
+    for _, here in _distinct(places):
+        index = c.index_at(int(nodes[here][0]))
+        cpu, memory, _, gpus = gains[here].sum(axis=0).tolist()
+        index.free_cpu += cpu
+        index.free_memory += memory
+        index.free_devices += gpus
+        once, first = np.unique(nodes[here], return_index=True)
+        _rebucket(c, index, once, keys[here][first])
+
+
 def _shift_devices(capacity: Capacity, nodes: Rows, devices: Rows, *, free: bool) -> None:
     """Whole devices become free, or are taken."""
     view(capacity.whole)[nodes] ^= devices
@@ -213,11 +270,16 @@ def _distinct(values: Rows) -> list[tuple[int, Any]]:
 
 
 def _move_many(capacity: Capacity, index: PoolIndex, shape: Shape, nodes: Rows, counts: Rows, old: Rows) -> None:
-    """Put nodes of one partition into the buckets of what they have free now; `old`: those they are in."""
+    """Count these tasks in for the index of nodes of one partition, and move those; `old`: the buckets they are in."""
     tasks = int(counts.sum())
     index.free_cpu += shape.cpu * tasks
     index.free_memory += shape.memory * tasks
     index.free_devices += shape.gpus * tasks
+    _rebucket(capacity, index, nodes, old)
+
+
+def _rebucket(capacity: Capacity, index: PoolIndex, nodes: Rows, old: Rows) -> None:
+    """Put nodes of one partition into the buckets of what they have free now; `old`: those they are in."""
     whole = np.bitwise_count(view(capacity.whole)[nodes]).astype(np.int64)
     new = whole << 12 | _classes(view(capacity.free_cpu)[nodes]) << 6 | _classes(view(capacity.free_memory)[nodes])
     moved = new != old
@@ -285,6 +347,23 @@ def drop_many(allocations: Allocations, rows: Rows) -> None:
     freed: array[int] = array("i")
     freed.frombytes(rows.astype(np.int32).tobytes())
     a.unused.extend(freed)
+
+
+def of_workloads(allocations: Allocations, firsts: Rows) -> tuple[Rows, Rows]:
+    """The rows of workloads whose first rows are these, and the index of each one's workload among them: by workload,
+    then by group, as they are chained."""
+    a = allocations
+    held, owner = firsts, np.arange(len(firsts))
+    if (view(a.next_of_workload)[held] == NONE).all():
+        return held, owner
+    links = []
+    while len(held):
+        links.append((held, owner))
+        following = view(a.next_of_workload)[held]
+        held, owner = following[following != NONE], owner[following != NONE]
+    held, owner = (np.concatenate(column) for column in zip(*links, strict=True))
+    order = np.lexsort((view(a.group)[held], owner))
+    return held[order], owner[order]
 
 
 class RequestColumns:

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engine.model.columns import Rows, Table, view
+from engine.model.spec_parts import MAX_PRICE
 from engine.model.specs import HOUR_MS, PoolSpec
 
 if TYPE_CHECKING:
@@ -475,26 +476,43 @@ class Ledger(Table):
         self._name_accounts(state, rows)
         self._shift_many(state, rows, pools, rates, np.full(len(rows), state.now_ms, np.int64))
 
-    def end_many(self, state: State, rows: Rows, nodes: Rows, times: Rows) -> None:
-        """Call `stop` and `end_attempt` for each at its time; times ascend."""
+    def end_many(self, state: State, rows: Rows, times: Rows, held: Rows, owner: Rows) -> None:
+        """Call `stop` and `end_attempt` for each at its time; times ascend. `held`: their allocations, of
+        `rows[owner]`, in their order."""
         if not self.priced:
             return
         rates = view(self.rate)[rows]
         hours, ms = np.divmod(times - view(self.since)[rows], GRAINS)
-        # A task costs at most a node: the product stays below 64 bits (`money.MAX_PRICE`).
-        whole, rest = np.divmod(rates * ms + view(self.attempt_rest)[rows] + view(self.spent_rest)[rows], GRAINS)
+        # What costs no more than a node stays below 64 bits.
+        grown = rates * ms if int(rates.max()) <= MAX_PRICE else rates.astype(object) * ms
+        rest = grown + view(self.attempt_rest)[rows] + view(self.spent_rest)[rows]
+        whole, rest = (rest // GRAINS).astype(np.int64), (rest % GRAINS).astype(np.int64)
         view(self.spent_whole)[rows] += rates * hours + whole + view(self.attempt_whole)[rows]
         view(self.spent_rest)[rows] = rest
         view(self.attempt_whole)[rows] = 0
         view(self.attempt_rest)[rows] = 0
         view(self.rate)[rows] = 0
         view(self.since)[rows] = times
-        pools = view(state.capacity.pool)[nodes]
+        rows, times = rows[owner], times[owner]
+        pools, rates = (
+            self._held_rates(state, rows, held)
+            if len(held) > len(rates)
+            else (view(state.capacity.pool)[view(state.allocations.node)[held]], rates)
+        )
         turns = np.zeros(len(rows) - 1, bool)
         for period in {DAY_MS, *state.budgets.meters.period}:
             turns |= np.diff(times // period) > 0
         for one in np.split(np.arange(len(rows)), np.flatnonzero(turns) + 1):
             self._shift_many(state, rows[one], pools[one], -rates[one], times[one])
+
+    def _held_rates(self, state: State, rows: Rows, held: Rows) -> tuple[Rows, Rows]:
+        """(pool, rate) of each of these allocations of the rows."""
+        a = state.allocations
+        pools, groups = view(state.capacity.pool)[view(a.node)[held]], view(a.group)[held]
+        kinds = np.stack([view(state.workloads.cls)[rows], groups, pools], axis=1)
+        distinct, which = np.unique(kinds, axis=0, return_inverse=True)
+        each = np.array([self.unit(state, *kind) for kind in distinct.tolist()], np.int64)
+        return pools, each[which.ravel()] * view(a.count)[held]
 
     def _units_of(self, state: State, classes: Rows, pools: Rows) -> Rows:
         """`unit` of the only group of each class in each pool."""

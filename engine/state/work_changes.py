@@ -1,6 +1,6 @@
 """The folds of events that start many workloads at once, or that change a workload's tasks, request or queue.
 
-The vector functions do for many workloads of one task what `engine.state.cell_state` does event by event. Each leaves
+The vector functions do for many workloads what `engine.state.cell_state` does event by event. Each leaves
 exactly what the single events would, down to the numbering of rows and entries, so the state never shows which way was
 taken. Their docstrings name the cases in which the order of single steps would matter; events leave those out.
 """
@@ -16,6 +16,7 @@ import numpy as np
 from engine.model import events as ev
 from engine.model.columns import Rows, summed, view
 from engine.model.specs import WorkloadSpec, WorkloadState
+from engine.state import allocations
 from engine.state import workloads as wl
 from engine.state.allocations import NONE
 from engine.state.pending_work import STOPPED, Cause, Key, NewArrivals
@@ -250,23 +251,24 @@ def finished(state: State, event: ev.FinishedMany) -> None:
     for cls, took in zip(classes, work, strict=True):
         w.took_before[cls] = w.took[cls]
         w.took[cls] = took
-    held = view(w.first_allocation)[rows]
-    nodes, masks = view(a.node)[held].tolist(), view(a.devices)[held].tolist()
-    state.ledger.end_many(state, rows, view(a.node)[held], times)
+    held, owner = allocations.of_workloads(a, view(w.first_allocation)[rows])
+    nodes, counts = view(a.node)[held], view(a.count)[held].astype(np.int64)
+    state.ledger.end_many(state, rows, times, held, owner)
     if capacity.company.terms:
-        for row, node in zip(rows.tolist(), nodes, strict=True):
-            state.shift_company(row, -1, [(node, 1)])
+        for row, node, count in zip(rows[owner].tolist(), nodes.tolist(), counts.tolist(), strict=True):
+            state.shift_company(row, -1, [(node, count)])
     of_queue = view(w.queue)[rows]
     if queues.flavored_trees:
         for row, queue, at_ms in zip(rows.tolist(), of_queue.tolist(), times.tolist(), strict=True):
             queues.give_back(queue, state.charge_of(row), at_ms)
     else:
         queues.give_back_many(of_queue, requests(state, view(w.cls)[rows]), times)
+    of_group = zip(owner.tolist(), view(a.group)[held].tolist(), strict=True)
+    shapes = [w.classes[classes[i]].shapes[group] for i, group in of_group]
+    allocations.give_back_many(capacity, shapes, nodes, counts, view(a.devices)[held])
+    capacity.note_gains(nodes.tolist())
     for allocation in held.tolist():
         a.drop(allocation)
-    for node, cls, mask in zip(nodes, classes, masks, strict=True):
-        capacity.give_back(node, w.classes[cls].shapes[0], 1, mask)
-    capacity.note_gains(nodes)
     _count_bound(state, rows, -1)
     _count_members(state, rows, -1)
     for row in rows.tolist() if state.usage.of else ():

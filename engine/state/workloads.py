@@ -11,9 +11,10 @@ from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from engine.capacity.task_shapes import FREE, Bonds, Company, Marks, Shape, bonds_of
-from engine.model.columns import Names, Table
+from engine.model.columns import Mask, Names, Numbers, Table, view
 from engine.model.errors import not_found
 from engine.model.spec_parts import RunSpec
 from engine.model.specs import (
@@ -668,3 +669,15 @@ class Workloads(Table):
     def band_at(self, row: int) -> int:
         """Order band of the workload's priority class."""
         return self.priority_band[self.priority[row]]
+
+
+def ends_alone(w: Workloads, row: int) -> bool:
+    """True if nobody waits for it, and it runs with all its tasks from its start to its end."""
+    full = not w.elastic[row] and w.tasks[row] == w.classes[w.cls[row]].tasks
+    return full and w.first_dependent[row] == NONE
+
+
+def at_full_speed(w: Workloads, rows: Numbers) -> Mask:
+    """True for those that run with all their tasks from their start to their end."""
+    tasks = np.array([each.tasks for each in w.classes], np.int64)[view(w.cls)[rows]]
+    return np.asarray((view(w.elastic)[rows] == 0) & (view(w.tasks)[rows] == tasks))

@@ -81,6 +81,11 @@ class Rollback:
     def tried(self, row: ProposalRow, plan: Plan, request: Request) -> Composed | None:
         """The effect of taking it back now, tried on a fork; None: everything is as it was before. `request` has the
         reason and limits asked for. Raises RefusedError when nothing of it can be taken back."""
+        left = self._left(row, plan, request)
+        return None if left is None else self._composed(left)
+
+    def _left(self, row: ProposalRow, plan: Plan, request: Request) -> Request | None:
+        """The request with what is still to be taken back as its steps; None: nothing is."""
         typed_plan.after(row.state, "taken_back", row.id)
         done = [number for number in range(len(plan.steps)) if self._done(row, number)]
         if not done:
@@ -98,10 +103,11 @@ class Rollback:
         if not any(target_readings.needed(self._engine, act) for act in acts):
             return None
         steps = tuple(StepRequest(act=act) for act in acts)
-        found = compose(
-            self._engine, msgspec.structs.replace(request, rolls_back=row.id, steps=steps), target_readings.needed
-        )
-        words = msgspec.structs.replace(found.words, title=f"Roll back {row.id}: {found.words.title}")
+        return msgspec.structs.replace(request, rolls_back=row.id, steps=steps)
+
+    def _composed(self, left: Request) -> Composed:
+        found = compose(self._engine, left, target_readings.needed)
+        words = msgspec.structs.replace(found.words, title=f"Roll back {left.rolls_back}: {found.words.title}")
         return msgspec.structs.replace(found, words=words)
 
     def why_own_votes(self, row: ProposalRow, plan: Plan, found: Composed) -> str:
@@ -132,16 +138,21 @@ class Rollback:
         if need.reason and not reason.strip():
             raise RefusedError(f"rolling back {row.id} is {found.tier}: a reason is required", "Give a reason")
 
-    def asked(self, request: Request) -> tuple[Composed, str]:
-        """The effect of rolling back the proposal that a request names, and the reason that it needs votes of its own,
-        or an empty text. Raises RefusedError when there is nothing to take back."""
+    def composition(self, request: Request) -> Callable[[], Composed]:
+        """What works out the effect of rolling back the proposal that a request names. Raises RefusedError when there
+        is nothing to take back."""
         if request.steps:
             raise SpecError("steps", "cannot be combined with rolls_back", "Leave them out: they follow from the plan")
         row, plan = self._engine.record(lambda connection: found_with_plan(connection, request.rolls_back))
-        found = self.tried(row, plan, request)
-        if found is None:
+        left = self._left(row, plan, request)
+        if left is None:
             raise RefusedError(f"everything {row.id} changed is already back", "Nothing to roll back")
-        return found, self.why_own_votes(row, plan, found)
+        return lambda: self._composed(left)
+
+    def why_votes_asked(self, request: Request, found: Composed) -> str:
+        """`why_own_votes` of the proposal that a request names."""
+        row, plan = self._engine.recorded(lambda connection: found_with_plan(connection, request.rolls_back))
+        return self.why_own_votes(row, plan, found)
 
     def begin(
         self,

@@ -121,23 +121,44 @@ class Gate:
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
-    def preview(self, actor: Actor, request: Request, *, runbook: RunbookRef | None = None) -> Proposal:
+    def composition(self, request: Request, author: Actor | None = None) -> Callable[[], Composed]:
+        """What works out the plan of a request: resolves it and simulates it on a fork. It needs no record, so it may
+        be called in another process that has this gate's engine as it is now. Raises RefusedError where `author` may
+        propose nothing."""
+        if author is not None:
+            self.refuse_unless(author, "propose", None)
+        if request.rolls_back:
+            return self._executor.way_back.composition(request)
+        return lambda: compose(self._engine, request)
+
+    def preview(
+        self,
+        actor: Actor,
+        request: Request,
+        *,
+        runbook: RunbookRef | None = None,
+        composed: Composed | None = None,
+    ) -> Proposal:
         """The proposal as it would be shown. Its note names the policy rules that would deny it, or the reason that a
-        rollback needs votes of its own. Nothing is kept. Errors as `propose`."""
+        rollback needs votes of its own. Nothing is kept. Arguments and errors as of `propose`."""
         now_ms = self._now()
-        composed, why_votes = self._composed(request)
-        drafted = DraftedPlan(actor, request, runbook, composed)
+        drafted = DraftedPlan(actor, request, runbook, composed or self.composition(request)())
         shown = self._engine.recorded(lambda connection: self._shown_only(connection, drafted, now_ms))
         if not request.rolls_back:
             return shown
+        why_votes = self._executor.way_back.why_votes_asked(request, drafted.composed)
         return msgspec.structs.replace(shown, covered=not why_votes, note=shown.note or why_votes)
 
-    def _composed(self, request: Request) -> tuple[Composed, str]:
-        """The simulated plan, and for a rollback the reason that it needs votes of its own."""
-        return self._executor.way_back.asked(request) if request.rolls_back else (compose(self._engine, request), "")
-
-    def propose(self, actor: Actor, request: Request, *, runbook: RunbookRef | None = None) -> Proposal:
-        """Resolve, simulate on a fork, and put to the vote. Changes nothing in the cell.
+    def propose(
+        self,
+        actor: Actor,
+        request: Request,
+        *,
+        runbook: RunbookRef | None = None,
+        composed: Composed | None = None,
+    ) -> Proposal:
+        """Resolve, simulate on a fork, and put to the vote. Changes nothing in the cell. `composed`: what `composition`
+        of the same request has found a moment ago; None: it is worked out here.
 
         Raises SpecError for an unknown action or malformed targets, NotFoundError naming every unknown target, and
         RefusedError naming every target the action does not apply to, who may not propose it, and the rules of the
@@ -145,7 +166,7 @@ class Gate:
         """
         now_ms = self._now()
         self.refuse_unless(actor, "propose", None)  # for what it touches that is looked at again, once it is known
-        drafted = DraftedPlan(actor, request, runbook, self._composed(request)[0])
+        drafted = DraftedPlan(actor, request, runbook, composed or self.composition(request)())
         shown = self._engine.record(lambda connection: self._draft(connection, drafted, now_ms))
         if shown.state == "denied":
             raise RefusedError(
@@ -153,12 +174,12 @@ class Gate:
             )
         return shown
 
-    def revise(self, actor: Actor, proposal_id: str, request: Request) -> Proposal:
+    def revise(self, actor: Actor, proposal_id: str, request: Request, *, composed: Composed | None = None) -> Proposal:
         """Another plan under the same id: a new revision, on which nobody has voted. For its author alone, so that
-        nobody's name stands under what others wrote. Errors as `propose`."""
+        nobody's name stands under what others wrote. Arguments and errors as of `propose`."""
         now_ms = self._now()
         self.refuse_unless(actor, "propose", None)  # for what it touches that is looked at again, once it is known
-        composed, _ = self._composed(request)
+        plan = composed or self.composition(request)()
 
         def write(connection: Connection) -> Proposal:
             row = store.found(connection, proposal_id)
@@ -173,7 +194,7 @@ class Gate:
             if asked.source is None and before is not None and before.origin in approval_policy.MACHINES:
                 # An edit does not make a machine's draft the editor's own.
                 asked = msgspec.structs.replace(asked, source=before)
-            return self._submit(connection, row, DraftedPlan(actor, asked, None, composed), now_ms)
+            return self._submit(connection, row, DraftedPlan(actor, asked, None, plan), now_ms)
 
         return self._engine.record(write)
 

@@ -27,6 +27,7 @@ from runbooks.gate import approval_policy
 from runbooks.gate.approval_gate import wall_ms
 from runbooks.gate.approval_policy import Policy, Vote, vote_of
 from runbooks.gate.authority import METADATA, RUNBOOK_VOTE, RunbookDecision, Votes, authors, missing, need
+from runbooks.gate.composition import Composed
 from runbooks.gate.policy_versions import kept_signature, used_nonce
 from runbooks.gate.store import new_id
 from runbooks.plans import checks
@@ -42,7 +43,7 @@ from runbooks.plans.queries import (
     RunbookVote,
     Status,
 )
-from runbooks.plans.typed_plan import MAX_COMMENT, Act, Plan, RunbookRef, check_line
+from runbooks.plans.typed_plan import MAX_COMMENT, Act, Plan, Request, RunbookRef, check_line
 from runbooks.procedures.compiler import compile_runbook
 from runbooks.procedures.linter import lint_file
 from runbooks.procedures.program import (
@@ -181,6 +182,12 @@ class EngineCall(Protocol):
     def __call__(self, ask: Callable[[Engine], T], /) -> T: ...
 
 
+class BesideCall(Protocol):
+    """A call that runs what `prepare` returns beside the engine's thread, as `EngineLoop.call_beside` does."""
+
+    def __call__(self, prepare: Callable[[Engine], Callable[[], T]], answer: type[T], /) -> T: ...
+
+
 VERDICTS: dict[RunbookDecision, approval_policy.Verdict] = {"approve": "approve", "retire": "reject"}
 """How a signature over the deed calls it."""
 
@@ -217,9 +224,10 @@ class RunbookRegistry:
         folders: tuple[Path, ...] = (),
         clock: Callable[[], int] = wall_ms,
         call: EngineCall | None = None,
+        call_beside: BesideCall | None = None,
     ) -> None:
-        """`call` runs something on the engine's thread; None: where it is asked. Files are read and checked before
-        that, on the asker's own."""
+        """`call` runs something on the engine's thread, `call_beside` what takes long beside it; None: where it is
+        asked. Files are read and checked before that, on the asker's own."""
         self._engine = engine
         self._gate = gate
         self._audit = gate.audit
@@ -227,6 +235,7 @@ class RunbookRegistry:
         self._clock = clock
         self._folders = folders
         self._call = call or (lambda ask: ask(engine))
+        self._call_beside = call_beside or (lambda prepare, _: prepare(engine)())
         self._ready = False
 
     def _open(self) -> None:
@@ -275,9 +284,25 @@ class RunbookRegistry:
         if ask.sha256 and ask.sha256 != read.sha256:
             raise RefusedError(f"{ask.id} is no longer the file that was shown", "Review it again")
         runbook = self._sound(read)
-        return self._call(lambda _: self._run(actor, ask, read, runbook))
+        shown, request = self._call(lambda _: self._compiled(ask, read, runbook))
+        ref = RunbookRef(id=runbook.front.id, version=runbook.front.version, sha256=read.sha256)
+        author, put = (None, self._gate.preview) if ask.dry_run else (actor, self._gate.propose)
+        try:
+            composed = self._call_beside(lambda _: self._gate.composition(request, author), Composed)
+            proposal = self._call(lambda _: put(actor, request, runbook=ref, composed=composed))
+        except (RefusedError, NotFoundError, SpecError) as error:
+            if not ask.dry_run:
+                raise
+            return msgspec.structs.replace(shown, refused=str(error))
+        return msgspec.structs.replace(
+            shown,
+            proposal=proposal,
+            rollback=rollback_of(proposal.plan),
+            checks=verifications_of(proposal.plan),
+        )
 
-    def _run(self, actor: Actor, ask: RunbookAsk, read: ParsedRunbook, runbook: Runbook) -> RunbookRun:
+    def _compiled(self, ask: RunbookAsk, read: ParsedRunbook, runbook: Runbook) -> tuple[RunbookRun, Request]:
+        """The run without its proposal, and the request that is to be tried."""
         dry_run = ask.dry_run
         line = self._engine.recorded(lambda connection: self._line_of(connection, read))
         if not dry_run and line.status != "approved":
@@ -289,26 +314,10 @@ class RunbookRegistry:
         shown = RunbookRun(
             line=line, when=made.when, applies=made.applies, inputs=made.inputs, skipped=made.skipped, dry_run=dry_run
         )
-        ref = RunbookRef(id=runbook.front.id, version=runbook.front.version, sha256=read.sha256)
-        if not dry_run:
-            if not made.applies:
-                found = "; ".join(finding.found for finding in made.when if finding.verdict != "success")
-                raise RefusedError(
-                    f"{ask.id} does not apply now: {found}", "See the runbook's conditions, or act directly"
-                )
-            proposal = self._gate.propose(actor, made.request, runbook=ref)
-        else:
-            request = made.request if made.applies else made.without_when()
-            try:
-                proposal = self._gate.preview(actor, request, runbook=ref)
-            except (RefusedError, NotFoundError, SpecError) as error:
-                return msgspec.structs.replace(shown, refused=str(error))
-        return msgspec.structs.replace(
-            shown,
-            proposal=proposal,
-            rollback=rollback_of(proposal.plan),
-            checks=verifications_of(proposal.plan),
-        )
+        if not dry_run and not made.applies:
+            found = "; ".join(finding.found for finding in made.when if finding.verdict != "success")
+            raise RefusedError(f"{ask.id} does not apply now: {found}", "See the runbook's conditions, or act directly")
+        return shown, made.request if made.applies else made.without_when()
 
     # -- deciding ---------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,10 +12,12 @@ from itertools import pairwise
 import pytest
 from cells import small_cell, submit, workload
 
+from engine import loop as loops
 from engine.control import Engine
 from engine.loop import EngineLoop
 from engine.model import commands as cmd
-from engine.model.errors import JournalError, NotFoundError, UnreachableError
+from engine.model.details import WorkloadDetail
+from engine.model.errors import JournalError, NotFoundError, RefusedError, UnreachableError
 from engine.model.specs import WorkloadSpec
 from tests.support.patience import PATIENCE_S
 
@@ -56,6 +59,41 @@ def test_a_call_returns_what_the_function_returns_and_raises_what_it_raises(star
     with pytest.raises(TimeoutError, match="its own"):
         loop.call(lambda engine: (_ for _ in ()).throw(TimeoutError("its own")))
     assert loop.call(lambda engine: engine.workload("x").state) == "running", "a failed call ends nothing"
+
+
+@pytest.mark.parametrize("beside_from", [0, 10**9])
+def test_what_runs_beside_the_thread_returns_and_raises_the_same_and_changes_nothing(
+    start, monkeypatch: pytest.MonkeyPatch, beside_from: int
+) -> None:
+    """In a copy of the process, and in a small cell on a fork within it."""
+    monkeypatch.setattr(loops, "BESIDE_FROM", beside_from)
+    loop = start()
+    loop.call(lambda engine: engine.command(submit(workload("x"))))
+    before = loop.call(lambda engine: engine.state.digest())
+
+    def tried(engine: Engine) -> WorkloadDetail:
+        fork = engine.fork()
+        fork.command(cmd.Cancel(ids=("x",)))
+        return fork.workload("x")
+
+    found = loop.call_beside(lambda engine: lambda: tried(engine), WorkloadDetail)
+    assert found.state == "cancelled"
+    with pytest.raises(NotFoundError, match="'y'"):
+        loop.call_beside(lambda engine: lambda: engine.workload("y"), WorkloadDetail)
+    with pytest.raises(NotFoundError, match="'z'"):
+        loop.call_beside(lambda engine: (lambda _: lambda: found)(engine.workload("z")), WorkloadDetail)
+    assert loop.call(lambda engine: engine.state.digest()) == before
+
+
+def test_who_waits_for_what_runs_beside_the_thread_is_told_when_it_comes_to_no_end(start, monkeypatch) -> None:
+    monkeypatch.setattr(loops, "BESIDE_FROM", 0)
+    loop = start()
+    with pytest.raises(RefusedError, match="ended early"):
+        loop.call_beside(lambda _: lambda: os._exit(7), int)
+    monkeypatch.setattr(loops, "BESIDE_S", 0.2)
+    with pytest.raises(RefusedError, match="took too long"):
+        loop.call_beside(lambda _: lambda: time.sleep(PATIENCE_S), int)
+    assert loop.call(lambda engine: engine.now_ms) >= 0, "the thread goes on"
 
 
 def test_calls_run_on_one_thread_that_is_not_the_callers(start) -> None:

@@ -54,9 +54,9 @@ def test_the_cluster_speaks_before_the_vote_and_after_it_the_act_is_carried(clus
         try:
             until(lambda: engine.ways)
             with pytest.raises(RefusedError, match="argocd-controller"):
-                dry_runs.run(ME, asked("set_quota", [theirs.name], queue=QueueChange(was=queues[1], to=more)))
+                dry_runs.run(asked("set_quota", [theirs.name], queue=QueueChange(was=queues[1], to=more)))
             wanted = asked("hold_queue", [mine.name])
-            dry_runs.run(ME, wanted)
+            dry_runs.run(wanted)
             shown = loop.call(lambda _: gate.propose(ME, wanted))
             assert f"dry run: {mine.name} has stopPolicy None; the API server would take the change" in shown.carried
             loop.call(lambda _: gate.approve(ME, shown.id, shown.plan.digest(), "seen and wanted"))

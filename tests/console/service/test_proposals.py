@@ -25,9 +25,10 @@ from console.client.sockets import probe
 from console.commands.proposals import plan_of
 from console.forms.settings import ConsoleSettings, paths_in
 from console.service.gate_watch import NOTHING_RUNS, GateTicker
+from engine import loop as loops
 from engine.loop import EngineLoop
 from engine.model.commands import AddQueues, Cancel, Drain, Submit
-from engine.model.errors import JournalError, MusterError, RefusedError, SpecError
+from engine.model.errors import JournalError, MusterError, NotFoundError, RefusedError, SpecError
 from engine.model.specs import QueueSpec
 from recommender.history.metrics import RunBatch, SampleBatch
 from runbooks.audit.log import record_table
@@ -729,3 +730,29 @@ def test_an_engine_killed_between_vote_and_execution_forgets_nothing(
             assert (client.node("p-0001").state, client.proposal("P-1").state) == ("cordoned", "verified")
         killed()
     capsys.readouterr()
+
+
+def test_a_plan_tried_in_a_copy_of_the_process_is_the_plan_tried_within_it(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps, tier, blast, effects and refusals; of a rollback too, which reads the record first."""
+    client = lab.client("alice")
+
+    def seen(request: Request) -> Any:
+        try:
+            plan = client.preview(request).plan
+        except MusterError as error:
+            return type(error), str(error)
+        return plan.steps, plan.tier, plan.blast, plan.rollback_tier, plan.simulated.effects
+
+    lab.loop.call(lambda engine: engine.command(Submit(workloads=(gpu_job("w0"),))))
+    done = lab.drain()
+    lab.yes("bob", done)
+    requests = (asks("drain", ("g1",)), asks("drain", ("nowhere",)), Request(steps=(), rolls_back=done.id))
+    lab.loop.paused = True
+    within = [seen(request) for request in requests]
+    monkeypatch.setattr(loops, "BESIDE_FROM", 0)
+    assert [seen(request) for request in requests] == within
+    assert len(within[0]) == len(within[2]) == 5
+    assert within[1][0] is NotFoundError
+    assert lab.drain(node="g1").state == "awaiting"

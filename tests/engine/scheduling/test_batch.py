@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from array import array
 from pathlib import Path
 from unittest import mock
 
@@ -121,6 +122,44 @@ def busy(most_at_once: int, journal: Path | None = None) -> tuple[Engine, list[e
         engine.command(submit(*specs))
         engine.advance(engine.now_ms + 20 * 60_000)
     return engine, events
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_gangs_that_start_and_end_together_leave_what_single_steps_leave(seed: int) -> None:
+    """On nodes that they share: some with parts of devices, some waited for."""
+    engines: list[Engine] = []
+    recorded: list[list[ev.AnyEvent]] = []
+    for most_at_once in (512, 1):
+        rng, engine = (
+            random.Random(seed),
+            Engine.open(None, cell=small_cell(gpu_nodes=80, quota={"gpu_milli": 1_000_000})),
+        )
+        recorded.append(journalled(engine))
+        engine.scheduler.binder.max_at_once = most_at_once
+        for batch in range(4):
+            specs = [
+                msgspec.structs.replace(
+                    workload(
+                        f"w{batch}-{i}", count=rng.choice((1, 2, 5, 9)), gpu=rng.choice((0, 250, 1000, 2000, 8000)),
+                        run=rng.randrange(1, 9) * 300_000, estimate=HOUR,
+                    ),
+                    after=(Dependency(id=f"w{batch}-{i - 1}"),) if i and rng.random() < 0.1 else (),
+                )
+                for i in range(60)
+            ]  # fmt: skip
+            engine.command(submit(*specs))
+            engine.cycle_every_ms = 20 * 60_000
+            engine.advance(engine.now_ms + 40 * 60_000)
+        engines.append(engine)
+    together, single = engines
+    assert not differences(together.state, single.state)
+    w = together.state.workloads
+    gangs = [
+        sum(w.class_at(row).tasks > 1 for row in array("i", event.rows))
+        for event in recorded[0]
+        if isinstance(event, ev.FinishedMany)
+    ]
+    assert max(gangs) >= 16, "hardly any gangs end together"
 
 
 def test_batches_happen_at_all_and_the_journal_gives_the_same_state(tmp_path: Path) -> None:
