@@ -74,6 +74,9 @@ MAX_ROUNDS = 17
 """Cycles of one turn: what starts in one may let others start or grow in the next."""
 MIN_PAUSE_MS = 1000
 """Between attempts to have a gang confirmed, so that a full executor is not asked all the time."""
+STOPS = (ev.Cancelled, ev.Evicted, ev.Suspended, ev.Failed)
+"""Events after which executors let go of what they had of a workload, if they had anything."""
+RESIZES = (ev.Shrunk, ev.Swapped)
 SNAPSHOT_EVERY = 200_000
 """Events between snapshots: bounds the tail to replay at start."""
 
@@ -649,6 +652,8 @@ class Engine:
 
     def _launch(self) -> None:
         """Simulated work is running at once, unless faults are rehearsed."""
+        if not self._to_launch:
+            return
         w = self.state.workloads
         # One that was preempted and placed again is in there twice.
         rows = [row for row in dict.fromkeys(self._to_launch) if w.state[row] == WorkloadState.PLACED]
@@ -700,14 +705,14 @@ class Engine:
 
     def _emit(self, event: ev.AnyEvent) -> None:
         self._tick()
-        if isinstance(event, ev.Cancelled | ev.Evicted | ev.Suspended | ev.Failed) and self.state.is_bound(event.row):
+        if isinstance(event, STOPS) and self.state.is_bound(event.row):
             attempt = self.state.workloads.attempts[event.row]
             self._confirmations.forget(event.row)
             self.state.apply(event)
             self.executor.release(event.row, attempt)
         else:
             self.state.apply(event)
-            if isinstance(event, ev.Shrunk | ev.Swapped):
+            if isinstance(event, RESIZES):
                 self.executor.resized(event.row)
             elif isinstance(event, ev.Placed):
                 self._to_launch.append(event.row)

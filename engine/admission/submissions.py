@@ -8,9 +8,10 @@ or decides nothing; then each is checked by itself, and its error is found.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from itertools import groupby
 from operator import attrgetter
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -50,47 +51,48 @@ MAX_REMEMBERED = 1024
 """Requests of which it is remembered that they are sound."""
 
 
-_wishes = attrgetter(
-    "array", "after", "held", "not_before_ms", "deadline_ms", "max_runtime_ms", "retries", "backoff_ms", "reservation",
-    "simulated_failures", "hot_swap", "topology", "near", "apart", "data", "restore_ms", "qos", "service",
-    "simulated_usage_permille", "run",
-)  # fmt: skip
-NO_WISHES = (
-    None, (), False, 0, 0, 0, 0, USUAL.backoff_ms, "", 0, False, None, (), (), (), 0, "guaranteed", None, 0, None,
-)  # fmt: skip
-"""The neutral values, in the same order."""
+NO_WISHES: dict[str, Any] = {
+    "array": None, "after": (), "held": False, "not_before_ms": 0, "deadline_ms": 0, "max_runtime_ms": 0, "retries": 0,
+    "backoff_ms": USUAL.backoff_ms, "reservation": "", "simulated_failures": 0, "hot_swap": False, "topology": None,
+    "near": (), "apart": (), "data": (), "restore_ms": 0, "qos": "guaranteed", "service": None,
+    "simulated_usage_permille": 0, "run": None,
+}  # fmt: skip
+"""The neutral values."""
+_wishes = attrgetter(*NO_WISHES)
+_NEUTRAL = tuple(NO_WISHES.values())
+Columns = dict[str, tuple[Any, ...]]
+"""Field -> its value in each of several specs."""
 
 
 def is_usual(spec: WorkloadSpec) -> bool:
     """True if it requests resources alone: no array, no dependencies, no times, no terms, no bonds."""
-    return _wishes(spec) == NO_WISHES
+    return bool(_wishes(spec) == _NEUTRAL)
 
 
-def all_sound(
-    state: State, specs: Sequence[WorkloadSpec], check_place: Callable[[State, WorkloadSpec, str], None]
-) -> bool:
-    """True if all are usual and a quick check finds nothing to refuse. `check_place` raises MusterError for a workload
-    that could never start.
-    """
+def all_sound(state: State, specs: Sequence[WorkloadSpec]) -> bool:
+    """True if all are usual and a quick check finds nothing to refuse."""
     w = state.workloads
-    ids = [spec.id for spec in specs]
+    values = zip(*map(msgspec.structs.astuple, specs), strict=True)
+    columns = dict(zip(WorkloadSpec.__struct_fields__, values, strict=True))
+    ids = columns["id"]
     if not (
-        all(map(NO_WISHES.__eq__, map(_wishes, specs)))
-        and _numbers_are_sound(specs)
+        is_usual(specs[0])
+        and (len(specs) == 1 or all(columns[field].count(value) == len(specs) for field, value in NO_WISHES.items()))
+        and _numbers_are_sound(columns)
         and _are_ids(ids)
         and len(set(ids)) == len(ids)
         and w.row_of.keys().isdisjoint(ids)
         and w.array_names.index.keys().isdisjoint(ids)
     ):
         return False
-    priorities = {spec.priority_class for spec in specs}
+    priorities = set(columns["priority_class"])
     if not priorities <= w.priority_of.keys():
         return False
-    names = {name for spec in specs for name in (spec.queue, spec.tenant, spec.team)} | priorities
+    names = priorities.union(columns["queue"], columns["tenant"], columns["team"])
     if not all(ID_PATTERN.fullmatch(name) for name in names if name):
         return False
     try:
-        _check_requests(state, specs, check_place)
+        _check_requests(state, specs, columns)
     except MusterError:
         return False
     return True
@@ -101,22 +103,27 @@ def _are_ids(texts: Sequence[str]) -> bool:
     return lines.count("\n") == len(texts) and _ID_LINES.fullmatch(lines) is not None
 
 
-def _check_requests(
-    state: State, specs: Sequence[WorkloadSpec], check_place: Callable[[State, WorkloadSpec, str], None]
-) -> None:
+def _check_requests(state: State, specs: Sequence[WorkloadSpec], columns: Columns) -> None:
     """Raise MusterError if one of them could never start. Specs often share their groups, and equal requests need
     looking at once only as long as pools, nodes and queues are as they were."""
     known = state.found_sound
     if known.rules != state.rules or len(known.requests) > MAX_REMEMBERED:
-        known = state.found_sound = SoundRequests(state.rules, {}, set())
-    asked = {(id(spec.groups), spec.queue, spec.elastic): spec for spec in specs}
+        known = state.found_sound = SoundRequests(state.rules, {}, set(), set())
+    keys = zip(map(id, columns["groups"]), columns["queue"], columns["elastic"], strict=True)
+    asked = dict(zip(keys, specs, strict=True))
     number_of: dict[int, int] = {}
     for (identity, queue, elastic), spec in asked.items():
         number = number_of.get(identity)
         if number is None:
             number = number_of[identity] = _number_of(known, spec)
         if (number, queue, elastic) not in known.requests:
-            check_place(state, spec, "")
+            row = _queue_of(state, spec, "")
+            # Queues that draw on the same pools take the same groups.
+            drawn = number, state.queues.flavors_of(row), state.queues.flavored(row)
+            if drawn not in known.drawn:
+                _check_groups(state, spec, row, "")
+                known.drawn.add(drawn)
+            _check_total(state, spec, row, "")
             known.requests.add((number, queue, elastic))
 
 
@@ -131,15 +138,10 @@ def _number_of(known: SoundRequests, spec: WorkloadSpec) -> int:
     return number
 
 
-def _numbers_are_sound(specs: Sequence[WorkloadSpec]) -> bool:
-    columns = (
-        [spec.estimate_ms for spec in specs],
-        [spec.checkpoint_interval_ms for spec in specs],
-        [spec.checkpoint_cost_ms for spec in specs],
-        [spec.simulated_runtime_ms for spec in specs],
-    )
-    return max([len(spec.name) for spec in specs]) <= MAX_NAME and all(
-        min(column) >= 0 and max(column) <= MAX_QUANTITY for column in columns
+def _numbers_are_sound(columns: Columns) -> bool:
+    numbers = ("estimate_ms", "checkpoint_interval_ms", "checkpoint_cost_ms", "simulated_runtime_ms")
+    return max(map(len, columns["name"])) <= MAX_NAME and all(
+        min(columns[field]) >= 0 and max(columns[field]) <= MAX_QUANTITY for field in numbers
     )
 
 
@@ -156,8 +158,11 @@ def events_of(specs: Sequence[WorkloadSpec]) -> list[ev.AnyEvent]:
 
 
 def check_submission(state: State, command: cmd.Submit, now_ms: int) -> tuple[list[ev.AnyEvent], tuple[str, ...]]:
-    if len(command.workloads) > 1 and all_sound(state, command.workloads, check_place):
-        return [ev.SubmittedMany(command.workloads)], tuple([spec.id for spec in command.workloads])
+    if command.workloads and all_sound(state, command.workloads):
+        changed_ids = tuple([spec.id for spec in command.workloads])
+        if len(command.workloads) > 1:
+            return [ev.SubmittedMany(command.workloads)], changed_ids
+        return [ev.Submitted(command.workloads[0])], changed_ids
     new: dict[str, int] = {}
     sound: set[tuple[tuple[TaskGroup, ...], str, bool, TopologyRequest | None, Qos]] = set()
     changed: list[str] = []
@@ -324,16 +329,29 @@ def _spread(state: State, spec: WorkloadSpec, arrays: dict[str, list[str]]) -> W
 
 def check_place(state: State, spec: WorkloadSpec, where: str) -> None:
     """Refuse what could never start: unknown, inner or draining queue, no fitting node, larger than cell or quota."""
+    queue = _queue_of(state, spec, where)
+    _check_groups(state, spec, queue, where)
+    _check_total(state, spec, queue, where)
+
+
+def _queue_of(state: State, spec: WorkloadSpec, where: str) -> int:
     try:
         queue = state.queues.leaf(spec.queue)
     except MusterError as error:
         raise SpecError(f"{where}.queue", error.problem, error.remedy) from error
     if not state.queues.takes_work(queue):
         raise SpecError(f"{where}.queue", f"queue '{spec.queue}' is draining", "Use another queue, or open it again")
+    return queue
+
+
+def _check_groups(state: State, spec: WorkloadSpec, queue: int, where: str) -> None:
     for i, group in enumerate(spec.groups):
         _check_group(state, group, queue, spec.qos, f"{where}.groups[{i}]")
     if spec.topology is not None:
         _check_topology(state, spec, queue, where)
+
+
+def _check_total(state: State, spec: WorkloadSpec, queue: int, where: str) -> None:
     total = [0, 0, 0, 0]
     for group in spec.groups:
         for i, wanted in enumerate(group.request.vector()):

@@ -201,6 +201,10 @@ def closest(free: int, want: int, size: int) -> int:
 
 def _first(free: int, most: int) -> int:
     """The lowest of the free devices, up to so many."""
+    if most == 1:
+        return free & -free
+    if most >= free.bit_count():
+        return free
     taken = 0
     while free and most:
         low = free & -free
@@ -276,8 +280,13 @@ def _refresh_partial(capacity: Capacity, node: int, index: PoolIndex | None) -> 
     old = capacity.partial[node]
     new = max([free for free in capacity.devices(node) if free < 1000], default=0)
     capacity.partial[node] = new
-    if index is None or new == old:
-        return
+    if index is not None and new != old:
+        enter_partial(capacity, node, index, old)
+
+
+def enter_partial(capacity: Capacity, node: int, index: PoolIndex, old: int) -> None:
+    """Put the node where it belongs by what is free of one partly used device; `old`: what was."""
+    new = capacity.partial[node]
     if new // SHARE_STEP != old // SHARE_STEP or not (new and old):
         if old:
             index.remove_share(old // SHARE_STEP)

@@ -314,10 +314,11 @@ class Capacity(NodeTable):
 
     def indexes_for(self, shape: Shape) -> list[PoolIndex]:
         """The indexes that tasks of the shape may use, in order of preference: kept nodes first."""
-        reach = self.reaches.get(shape) or self.reach(shape)
-        booked = [self.booked[key] for key in reach.kept if key in self.booked]
-        indexes = self.indexes
-        return booked + [indexes[partition] for partition in reach.open]
+        reach, indexes = self.reaches.get(shape) or self.reach(shape), self.indexes
+        there = [indexes[partition] for partition in reach.open]
+        if not self.booked:
+            return there
+        return [self.booked[key] for key in reach.kept if key in self.booked] + there
 
     def relabel(self, nodes: Iterable[NodeSpec]) -> None:
         """Give nodes that are there other labels and taints. What is on them stays. Asks for a new look at what
@@ -385,11 +386,9 @@ class Capacity(NodeTable):
     # -- the index --------------------------------------------------------------------------------------------------
 
     def _key(self, node: int) -> int:
-        return (
-            self.whole[node].bit_count() << 12
-            | size_class(self.free_cpu[node]) << 6
-            | size_class(self.free_memory[node])
-        )
+        cpu, memory = self.free_cpu[node], self.free_memory[node]
+        low = (size_class(cpu) << 6 if cpu else 0) | (size_class(memory) if memory else 0)
+        return self.whole[node].bit_count() << 12 | low
 
     def _enter(self, node: int) -> None:
         index = self.index_at(node)
@@ -416,18 +415,18 @@ class Capacity(NodeTable):
             index.remove_instances(self.open_kinds[node])
         self.key[node] = NOWHERE
 
-    def _move(self, node: int, index: PoolIndex) -> None:
-        """Put the node in the bucket of its present free capacity."""
-        cpu, memory, old = self.free_cpu[node], self.free_memory[node], self.key[node]
+    def _move(self, node: int, index: PoolIndex, cpu: int, memory: int) -> None:
+        """Put the node in the bucket of its present free capacity, of which these are CPU and memory."""
         # `_key`, spelled out where it is the usual case: this is what one claim costs.
         bits, more = cpu.bit_length(), memory.bit_length()
-        key = (
-            self.whole[node].bit_count() << 12
-            | (bits << 1 | cpu >> bits - 2 & 1) << 6
-            | (more << 1 | memory >> more - 2 & 1)
-            if 1 < bits < 32 and 1 < more < 32
-            else self._key(node)
-        )
+        if 1 < bits < 32 and 1 < more < 32:
+            low = (bits << 1 | cpu >> bits - 2 & 1) << 6 | (more << 1 | memory >> more - 2 & 1)
+            key = self.whole[node].bit_count() << 12 | low
+        elif 1 < bits < 32 and not memory:
+            key = self.whole[node].bit_count() << 12 | (bits << 1 | cpu >> bits - 2 & 1) << 6
+        else:
+            key = self._key(node)
+        old = self.key[node]
         if key == old:
             return
         self.key[node] = key
@@ -459,9 +458,14 @@ class Capacity(NodeTable):
         for key in reach.kept if self.booked else ():
             if key in self.booked and (node := self._find_in(self.booked[key], shape)) != NOWHERE:
                 return node
-        indexes = self.indexes
+        indexes, gpus = self.indexes, shape.gpus
         for partition in reach.open:
-            node = self._find_in(indexes[partition], shape)
+            index = indexes[partition]
+            if not index.gpu_bits >> gpus:
+                continue
+            node = NOWHERE if shape.part or gpus > 1 else self._walk(index, shape, gpus, _PROBES)
+            if node == NOWHERE:
+                node = self._find_in(index, shape)
             if node != NOWHERE:
                 return node
         return NOWHERE
@@ -581,24 +585,24 @@ class Capacity(NodeTable):
         if shape.part:
             return 1
         room = want
-        if shape.cpu:
-            room = min(room, self.free_cpu[node] // shape.cpu)
-        if shape.memory:
-            room = min(room, self.free_memory[node] // shape.memory)
-        if shape.disk:
-            room = min(room, self.free_disk[node] // shape.disk)
-        if shape.gpus:
-            room = min(room, self.whole[node].bit_count() // shape.gpus)
+        if shape.cpu and (most := self.free_cpu[node] // shape.cpu) < room:
+            room = most
+        if shape.memory and (most := self.free_memory[node] // shape.memory) < room:
+            room = most
+        if shape.disk and (most := self.free_disk[node] // shape.disk) < room:
+            room = most
+        if shape.gpus and (most := self.whole[node].bit_count() // shape.gpus) < room:
+            room = most
         return room
 
     def could_hold(self, shape: Shape, count: int) -> bool:
         """A quick necessary condition from the pools' free totals; False means certainly not."""
-        cpu = memory = devices = 0
+        cpu, memory, devices = shape.cpu * count, shape.memory * count, shape.gpus * count
         for index in self.indexes_for(shape):
-            cpu += index.free_cpu
-            memory += index.free_memory
-            devices += index.free_devices
-        return cpu >= shape.cpu * count and memory >= shape.memory * count and devices >= shape.gpus * count
+            cpu -= index.free_cpu
+            memory -= index.free_memory
+            devices -= index.free_devices
+        return cpu <= 0 and memory <= 0 and devices <= 0
 
     def usable_mask(self, shape: Shape, rows: Numbers | None = None) -> Mask:
         """`usable` of every node, or of these alone."""
@@ -674,6 +678,81 @@ class Capacity(NodeTable):
         self._shift(node, shape, -count, taken)
         return taken
 
+    def claim_each(self, shapes: Iterable[Shape]) -> list[tuple[int, int]]:
+        """Claim the node that `find` gives for one task of each shape in turn, up to the first that fits nowhere:
+        (node, device mask) of each."""
+        claims: list[tuple[int, int]] = []
+        if self.booked or self.domain_room is not None:
+            for shape in shapes:
+                node = self.find(shape)
+                if node == NOWHERE:
+                    break
+                claims.append((node, self.claim(node, shape, 1)))
+            return claims
+        # `find` and `claim`, spelled out: they are most of what it costs to start work.
+        free_cpu, free_memory, indexes = self.free_cpu, self.free_memory, self.indexes
+        places: dict[Shape, list[PoolIndex]] = {}
+        for shape in shapes:
+            there = places.get(shape)
+            if there is None:
+                there = places[shape] = [indexes[at] for at in (self.reaches.get(shape) or self.reach(shape)).open]
+            gpus, simple = shape.gpus, shape.gpus < 2 and not shape.part
+            for index in there:
+                if not index.gpu_bits >> gpus:
+                    continue
+                node = self._walk(index, shape, gpus, _PROBES) if simple else NOWHERE
+                if node == NOWHERE:
+                    node = self._find_in(index, shape)
+                if node != NOWHERE:
+                    break
+            else:
+                return claims
+            mask = choose_devices(self, node, shape, 1) if gpus or shape.part else 0
+            if mask:
+                shift_devices(self, node, shape, -1, mask, index)
+            cpu = free_cpu[node] = free_cpu[node] - shape.cpu
+            memory = free_memory[node] = free_memory[node] - shape.memory
+            if shape.disk:
+                self.free_disk[node] -= shape.disk
+            index.free_cpu -= shape.cpu
+            index.free_memory -= shape.memory
+            self._move(node, index, cpu, memory)
+            claims.append((node, mask))
+        return claims
+
+    def claim_in_bucket(self, node: int, shape: Shape, want: int) -> list[tuple[int, int]]:
+        """Claim up to `want` tasks without devices on `node`, which `find` gave, and on those that it would give next
+        in the same bucket: (node, tasks) of each. A node that got all it has room for is not found again."""
+        keys, key, index = self.key, self.key[node], self.index_at(node)
+        heap = index.heaps[key]
+        taken: list[tuple[int, int]] = []
+        left = want
+        while True:
+            count = self.room(node, shape, left)
+            self.free_cpu[node] -= shape.cpu * count
+            self.free_memory[node] -= shape.memory * count
+            if shape.disk:
+                self.free_disk[node] -= shape.disk * count
+            keys[node] = NOWHERE
+            taken.append((node, count))
+            left -= count
+            while heap and keys[heap[0]] != key:
+                heappop(heap)
+            if not left or not heap or not self.fits(heap[0], shape):
+                break
+            node = heap[0]
+        index.remove(key, len(taken))
+        index.free_cpu -= shape.cpu * (want - left)
+        index.free_memory -= shape.memory * (want - left)
+        for node, _ in taken:
+            new = keys[node] = self._key(node)
+            index.insert(new, node)
+            if len(index.heaps[new]) > 2 * index.counts[new] + 64:
+                self.tidy(index, new)
+        if self.domain_room is not None:
+            self.domain_room.touched += [node for node, _ in taken]
+        return taken
+
     def take(self, node: int, shape: Shape, count: int, devices: int) -> None:
         """Take capacity for `count` tasks on exactly these devices."""
         self._shift(node, shape, -count, devices)
@@ -684,8 +763,8 @@ class Capacity(NodeTable):
 
     def _shift(self, node: int, shape: Shape, count: int, devices: int) -> None:
         cpu, memory = shape.cpu * count, shape.memory * count
-        self.free_cpu[node] += cpu
-        self.free_memory[node] += memory
+        free_cpu = self.free_cpu[node] = self.free_cpu[node] + cpu
+        free_memory = self.free_memory[node] = self.free_memory[node] + memory
         if shape.disk:
             self.free_disk[node] += shape.disk * count
         if self.domain_room is not None:
@@ -699,4 +778,4 @@ class Capacity(NodeTable):
             shift_devices(self, node, shape, count, devices, index)
         index.free_cpu += cpu
         index.free_memory += memory
-        self._move(node, index)
+        self._move(node, index, free_cpu, free_memory)

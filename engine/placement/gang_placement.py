@@ -64,16 +64,18 @@ def place(
                     _extend_group(capacity, group, shapes[group], up_to[group] - counts[group], claims)
                 return _merged(shapes, claims)
             return claims
-        unplace(capacity, shapes, claims)
         if not claims:
             # Its first group finds no room even alone, whatever the order.
             return None
+        unplace(capacity, shapes, claims)
     return None
 
 
 def orders_of_groups(shapes: tuple[Shape, ...]) -> Iterator[tuple[int, ...]]:
     """Orders in which to place the groups of a gang. What asks for most devices, then most CPU, then has fewest pools
     to choose from, is hardest to place and goes first in the first of them."""
+    if len(shapes) == 1:
+        return iter(((0,),))
     hardest = sorted(range(len(shapes)), key=lambda g: (-shapes[g].gpu_milli, -shapes[g].cpu, len(shapes[g].pools), g))
     return islice(permutations(hardest), MAX_ORDERS)
 
@@ -102,10 +104,15 @@ def _extend_group(capacity: Capacity, group: int, shape: Shape, left: int, claim
             claims += [(group, n, t, 0) for n, t in zip(nodes.tolist(), tasks.tolist(), strict=True)]
             left -= int(tasks.sum())
             node = NOWHERE
-            continue
-        count = capacity.room(node, shape, left)
-        claims.append((group, node, count, capacity.claim(node, shape, count)))
-        left -= count
+        elif shape.gpu_milli or left == 1:
+            count = capacity.room(node, shape, left)
+            claims.append((group, node, count, capacity.claim(node, shape, count)))
+            left -= count
+        else:
+            for at, count in capacity.claim_in_bucket(node, shape, left):
+                claims.append((group, at, count, 0))
+                left -= count
+            node = NOWHERE
     return left
 
 
@@ -286,11 +293,20 @@ def unplace(capacity: Capacity, shapes: tuple[Shape, ...], claims: list[Claim]) 
 
 def packed(claims: list[Claim], groups: int) -> tuple[GroupPlacement, ...]:
     """The claims as an event carries them."""
+    if groups == 1:
+        masks = [mask for _, _, _, mask in claims]
+        nodes_of, counts_of = (
+            array("i", [node for _, node, _, _ in claims]),
+            array("i", [count for _, _, count, _ in claims]),
+        )
+        return (
+            GroupPlacement(nodes_of.tobytes(), counts_of.tobytes(), array("q", masks).tobytes() if any(masks) else b""),
+        )
     nodes = [array("i") for _ in range(groups)]
     counts = [array("i") for _ in range(groups)]
     devices = [array("q") for _ in range(groups)]
     for group in range(groups):
-        mine = claims if groups == 1 else [claim for claim in claims if claim[0] == group]
+        mine = [claim for claim in claims if claim[0] == group]
         if mine:
             _, *columns = zip(*mine, strict=True)
             for column, values in zip((nodes[group], counts[group], devices[group]), columns, strict=True):

@@ -274,13 +274,16 @@ class Recent:
         """[minute, started, finished]"""
 
     def note(self, event: ev.AnyEvent) -> None:
-        state = self._state
-        if isinstance(event, ev.Tick):
+        kind, state = type(event), self._state
+        if kind is ev.Tick:
             return
         self._tail.append((state.version, state.now_ms, event))
         self._kept += event.versions
-        while self._kept - self._tail[0][2].versions >= TAIL:
-            self._kept -= self._tail.popleft()[2].versions
+        if self._kept > TAIL:
+            while self._kept - self._tail[0][2].versions >= TAIL:
+                self._kept -= self._tail.popleft()[2].versions
+        if kind is ev.Submitted or kind is ev.Started:
+            return
         if isinstance(event, ev.Placed):
             self._note_start(event.row)
             self._count(state.now_ms, 1, 1)

@@ -53,16 +53,19 @@ def correct_overdue(state: State) -> bool:
     Afterwards the first of `state.ends` is current and lies ahead.
     """
     overdue = False
-    states, ends = state.workloads.state, state.ends
-    while (first := ends.at(0)) is not None:
+    ends = state.ends
+    while True:
+        first = ends.at(0)
+        if first is None or state.ends_at(first[1], first[0]):
+            return overdue
         end, row = first
-        if states[row] in BOUND and state.ends_at(row, end):
-            break
+        if not state.is_bound(row):
+            ends.drop_first(state.is_bound)
+            continue
         ends.drop(0)
-        if states[row] in BOUND and end <= state.now_ms:
+        if end <= state.now_ms:
             overdue = True
             ends.add(state.workloads.expected_end(row, state.now_ms), row)
-    return overdue
 
 
 def expected_ends(state: State) -> Iterator[tuple[int, int]]:
@@ -427,6 +430,8 @@ class PromisedStart:
         start: one that lacked quota meanwhile would no longer be seen to wait for its start.
         """
         w, queues = self._state.workloads, self._state.queues
+        if not queues.limited[w.queue[row]]:
+            return False
         charge = queues.total_charge(w.class_at(row).request)
         promised = queues.total_charge(self.workload_class.request_of(self.workload_class.least))
         return queues.leaves_short(w.queue[row], charge, [(w.queue[self.row], promised)], self._state.now_ms)

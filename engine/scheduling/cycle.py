@@ -20,7 +20,6 @@ records the decisions.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
-from itertools import islice, zip_longest
 
 from engine.model import events as ev
 from engine.model.specs import WorkloadState
@@ -164,7 +163,8 @@ class Scheduler:
         elif not self._start_rush():
             groups = state.pending.groups.items()
             heads = [(key, group.rows[group.front]) for key, group in groups if key[3] != STOPPED]
-            yield from self._admit_in_order(heads)
+            if heads:
+                yield from self._admit_in_order(heads)
 
     def _schedule_arrivals(self, arrivals: list[int]) -> Steps:
         """Look only at what is new and first of its group: behind a blocked one of its kind it is blocked too."""
@@ -224,6 +224,5 @@ class Scheduler:
         begun, count = self._batches.start_rush(self.binder, rush), len(rush.rows)
         if begun:
             orders = rush.orders(self.state, max(begun - MAX_DECISIONS, 0), begun + 1)
-            for order, following in islice(zip_longest(orders, orders[1:]), min(begun, MAX_DECISIONS)):
-                self.memory.note_decision(order, following)
+            self.memory.note_decisions(orders[: min(begun, MAX_DECISIONS)], [*orders[1:], None])
         return begun == count

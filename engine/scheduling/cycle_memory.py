@@ -5,7 +5,7 @@ binder, which turns starts and stops into events; a caller claims the capacity o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -99,6 +99,12 @@ class CycleMemory:
 
     def note_decision(self, started: Order, following: Order | None) -> None:
         self.decisions.append(Decision(self._state.now_ms, started[3], started, following))
+
+    def note_decisions(self, started: Sequence[Order], following: Sequence[Order | None]) -> None:
+        """The same of several; there may be more that follow."""
+        now_ms = self._state.now_ms
+        each = zip(started, following, strict=False)
+        self.decisions.extend([Decision(now_ms, order[3], order, other) for order, other in each])
 
 
 class Refusals:

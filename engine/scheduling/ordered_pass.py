@@ -41,15 +41,12 @@ class BatchCandidates(NamedTuple):
     def orders(self, state: State, first: int, last: int) -> list[Order]:
         """Places in the order of those from `first` to before `last`."""
         w, path = state.workloads, state.queues.path
-        return [
-            (
-                -w.priority_band[w.priority[row]],
-                (0,) * len(path[w.queue[row]]),
-                -w.priority_value[w.priority[row]],
-                row,
-            )
-            for row in self.rows[first:last].tolist()
-        ]
+        bands, values = [-band for band in w.priority_band], [-value for value in w.priority_value]
+        shares = [(0,) * len(each) for each in path]
+        rows = self.rows[first:last]
+        columns = rows.tolist(), view(w.priority)[rows].tolist(), view(w.queue)[rows].tolist()
+        each = zip(*columns, strict=True)
+        return [(bands[priority], shares[queue], values[priority], row) for row, priority, queue in each]
 
 
 class BatchPlan(NamedTuple):
@@ -245,13 +242,7 @@ def is_plain(capacity: Capacity, workload_class: WorkloadClass) -> bool:
 def place_singles(capacity: Capacity, shapes: Iterable[Shape]) -> list[tuple[int, int]]:
     """Claim a node for one task of each shape in turn, up to the first that fits nowhere: (node row, device mask) of
     each."""
-    claims: list[tuple[int, int]] = []
-    for shape in shapes:
-        node = capacity.find(shape)
-        if node == NOWHERE:
-            break
-        claims.append((node, capacity.claim(node, shape, 1)))
-    return claims
+    return capacity.claim_each(shapes)
 
 
 def placed(rows: Sequence[int], flags: Sequence[int], claims: list[tuple[int, int]]) -> ev.Placed | ev.PlacedMany:

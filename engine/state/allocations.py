@@ -61,6 +61,7 @@ class Allocations(Table):
         head = self.first_on_node[node]
         if self.unused:
             row = self.unused.pop()
+            # One by one: a loop over the columns takes twice as long.
             self.workload[row] = workload
             self.group[row] = group
             self.node[row] = node
@@ -151,6 +152,8 @@ def take_first(capacity: Capacity, shape: Shape, node: int, want: int) -> tuple[
 
     None when the bucket is too small for this to pay. `node` is what `Capacity.find` gave, so it fits.
     """
+    if want < LEAST:
+        return None
     key = capacity.key[node]
     index = capacity.index_at(node)
     if not worth_it(shape, min(want, index.counts[key])):

@@ -131,7 +131,7 @@ class State(Table):
         self.timers.load(self)
         self.rules = 0
         """Counts changes of what there is: pools, nodes, queues."""
-        self.found_sound = SoundRequests(self.rules, {}, set())
+        self.found_sound = SoundRequests(self.rules, {}, set(), set())
 
     @property
     def changes_mark(self) -> tuple[int, int]:
@@ -624,13 +624,24 @@ class State(Table):
 
     def unbind(self, row: int, rows: list[int]) -> None:
         """Give back the capacity of these allocations of the workload."""
-        for group, shape in enumerate(self.workloads.class_at(row).shapes):
-            mine = [a for a in rows if self.allocations.group[a] == group]
-            if allocations.worth_shifting(shape, view(self.allocations.node)[mine]):
+        shapes = self.workloads.class_at(row).shapes
+        for group, shape in enumerate(shapes):
+            mine = rows if len(shapes) == 1 else [a for a in rows if self.allocations.group[a] == group]
+            if len(mine) >= allocations.LEAST and allocations.worth_shifting(shape, view(self.allocations.node)[mine]):
                 self._free_many(shape, np.array(mine, np.int32))
             else:
-                for a in mine:
-                    self.free_one(shape, a)
+                self._free_few(shape, mine)
+
+    def _free_few(self, shape: Shape, rows: list[int]) -> None:
+        a, give_back = self.allocations, self.capacity.give_back
+        if self.capacity.company.terms and rows:
+            self.shift_company(a.workload[rows[0]], -1, [(a.node[row], a.count[row]) for row in rows])
+        nodes = [a.node[row] for row in rows]
+        for row, node in zip(rows, nodes, strict=True):
+            give_back(node, shape, a.count[row], a.devices[row])
+            a.drop(row)
+        if nodes:
+            self.capacity.note_gains(nodes)
 
     def free_one(self, shape: Shape, row: int) -> None:
         a = self.allocations

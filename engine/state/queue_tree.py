@@ -594,8 +594,8 @@ class QueueTree(Table):
         For trees without flavors.
         """
         # Averages change from one step of time to the next; within a step, only sums count.
-        steps = [(at_ms << 2 * STEP_BITS) // self.half_life_ms for at_ms in times.tolist()]
-        moved = np.cumsum(np.diff(np.array(steps), prepend=steps[0]) > 0)
+        steps = (times.astype(object if times[-1] >= MAX_SHIFTED else np.int64) << 2 * STEP_BITS) // self.half_life_ms
+        moved = np.cumsum(np.diff(steps, prepend=steps[0]) > 0)
         ends = np.append(np.flatnonzero(np.diff(moved)), len(times) - 1)
         for key, sums, count in zip(*summed(moved << 32 | queues, quantities), strict=True):
             charge = tuple((slot, quantity) for slot, quantity in enumerate(sums) if quantity)
@@ -722,11 +722,13 @@ class QueueTree(Table):
 
     def anyone_borrows(self) -> bool:
         """True if any vertex draws more than its quota in a limited slot."""
-        return bool(self._above_quota().any())
+        return any(self.limited) and bool(self._above_quota().any())
 
     def others_borrow(self, queue: int) -> bool:
         """True if any vertex off the queue's path, in its tree, does."""
         path = self.path[queue]
+        if not self.limited[queue] or (len(path) == 1 and not self.children[queue]):
+            return False
         return any(
             self.path[vertex][-1] == path[-1] and vertex not in path
             for vertex in np.flatnonzero(self._above_quota().any(axis=1)).tolist()
@@ -817,6 +819,8 @@ MAX_AVERAGED = 2**42
 DECAY_BITS = 48
 STEP_BITS = 10
 """A half-life is 2^20 steps."""
+MAX_SHIFTED = 2 ** (62 - 2 * STEP_BITS)
+"""Cell times below fit 64 bits when they are counted in steps."""
 
 
 def _blend(past: int, draw: int, gain: int) -> int:

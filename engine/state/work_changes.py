@@ -44,14 +44,13 @@ def submitted(state: State, event: ev.SubmittedMany) -> None:
     w.ids += ids
     w.names += [spec.name for spec in specs]
     queues, priorities, classes, tenants = _what_counts(state, specs)
-    tags = w.tag_sets.index
     spoken_for: dict[str, list[int]] = {
         "cls": classes,
         "queue": queues,
         "priority": priorities,
         "tenant": tenants,
         "team": _named(w.teams, [spec.team for spec in specs]),
-        "tags": [tags[text] if (text := wl.tags_text(spec)) in tags else w.tag_sets.add(text) for spec in specs],
+        "tags": _named(w.tag_sets, [wl.tags_text(spec) if spec.tags else wl.NO_TAGS for spec in specs]),
         "checkpoint": [spec.checkpoint_interval_ms for spec in specs],
         "checkpoint_cost": [spec.checkpoint_cost_ms for spec in specs],
         "simulated": [spec.simulated_runtime_ms for spec in specs],
@@ -83,16 +82,16 @@ def _what_counts(state: State, specs: Sequence[WorkloadSpec]) -> tuple[list[int]
     """(queue rows, priority class rows, class rows, tenants). Specs often share their groups, which are looked at only
     once then."""
     w, capacity = state.workloads, state.capacity
+    if capacity.company.terms:
+        # Where others keep apart from some work, tags tell classes apart too.
+        keys: list[tuple[int, int]] = [(place, 0) for place in range(len(specs))]
+    else:
+        keys = [(id(spec.groups), spec.estimate_ms) for spec in specs]
     seen: dict[tuple[int, int], int] = {}
-    classes = []
-    for spec in specs:
-        key = (id(spec.groups), spec.estimate_ms)
-        cls = seen.get(key)
-        if cls is None or capacity.company.terms:
-            # Where others keep apart from some work, tags tell classes apart too.
-            state.name_labels(spec)
-            cls = seen[key] = w.intern(wl.class_key(spec, capacity.company), capacity)
-        classes.append(cls)
+    for key, spec in dict(zip(keys, specs, strict=True)).items():
+        state.name_labels(spec)
+        seen[key] = w.intern(wl.class_key(spec, capacity.company), capacity)
+    classes = [seen[key] for key in keys]
     row_of, priority_of = state.queues.row_of, w.priority_of
     queues = [row_of[spec.queue] for spec in specs]
     priorities = [priority_of[spec.priority_class] for spec in specs]

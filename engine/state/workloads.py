@@ -87,6 +87,10 @@ BLANK = {
 """Values of a new workload in these columns, if its spec has no special terms."""
 
 
+NO_TAGS = "{}"
+"""No tags, as they are interned."""
+
+
 class ClassKey(NamedTuple):
     """The key under which workloads are alike."""
 
@@ -106,7 +110,7 @@ def class_key(spec: WorkloadSpec, company: Company, limited: str = "") -> ClassK
 
 def tags_text(spec: WorkloadSpec) -> str:
     """Its tags as they are interned: JSON, keys in order."""
-    return msgspec.json.encode(spec.tags, order="sorted").decode() if spec.tags else "{}"
+    return msgspec.json.encode(spec.tags, order="sorted").decode() if spec.tags else NO_TAGS
 
 
 class WorkloadClass:
@@ -185,9 +189,11 @@ class SoundRequests(NamedTuple):
     """Groups, numbered as they came."""
     requests: set[tuple[int, str, bool]]
     """(number of the groups, queue, elastic)"""
+    drawn: set[tuple[int, tuple[str, ...], bool]]
+    """(number of the groups, pools that a queue names, whether its tree has quotas by pool): the groups fit there."""
 
     def copy(self) -> SoundRequests:
-        return SoundRequests(-1, {}, set())
+        return SoundRequests(-1, {}, set(), set())
 
 
 class Workloads(Table):
@@ -387,7 +393,8 @@ class Workloads(Table):
         self.hot_swap[row] = spec.hot_swap
         self.terms[row] = self._intern_terms(spec)
         self.array[row] = member_of
-        self.unmet[row] = sum(self._depend(row, dependency) for dependency in spec.after)
+        if spec.after:
+            self.unmet[row] = sum([self._depend(row, dependency) for dependency in spec.after])
         waits = self.unmet[row] > 0 or spec.not_before_ms > now_ms
         if waits and spec.not_before_ms > now_ms:
             self.wake[row] = spec.not_before_ms
