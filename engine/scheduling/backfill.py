@@ -427,9 +427,8 @@ class PromisedStart:
         start: one that lacked quota meanwhile would no longer be seen to wait for its start.
         """
         w, queues = self._state.workloads, self._state.queues
-        charge = queues.total_charge(w.class_at(row).request)
-        promised = queues.total_charge(self.workload_class.request_of(self.workload_class.least))
-        return queues.leaves_short(w.queue[row], charge, [(w.queue[self.row], promised)], self._state.now_ms)
+        promised = [(w.queue[self.row], self.workload_class.least_charge)]
+        return queues.leaves_short(w.queue[row], w.class_at(row).charge, promised, self._state.now_ms)
 
     def certainly_in_the_way(self, shapes: tuple[Shape, ...], count: int) -> bool:
         """A quick test for tasks just like the reserved ones: each takes exactly one slot."""

@@ -5,8 +5,9 @@ binder, which turns starts and stops into events; a caller claims the capacity o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from enum import IntEnum
+from functools import partial
 from typing import NamedTuple
 
 from engine.capacity.index import Capacity
@@ -14,8 +15,10 @@ from engine.capacity.task_shapes import Shape
 from engine.model import events as ev
 from engine.model.specs import NodeState
 from engine.placement.gang_placement import Claim, packed, place, variants
+from engine.scheduling import preemption
 from engine.scheduling.backfill import PromisedStart
 from engine.scheduling.candidate_order import Order
+from engine.scheduling.preemption import Preemption, VainSearch
 from engine.state.cell_state import State
 from engine.state.pending_work import Cause
 
@@ -68,6 +71,7 @@ class CycleMemory:
         self.short_of_room = False
         """The last full pass left something waiting for capacity."""
         self.refusals = Refusals(state)
+        self.vain = VainSearches(state)
         self.decisions: deque[Decision] = deque(maxlen=MAX_DECISIONS)
         self.starts = 0
         """Workloads started so far."""
@@ -150,6 +154,32 @@ def _gains_for(capacity: Capacity, node: int, shapes: tuple[Shape, ...]) -> bool
     if capacity.state[node] != NodeState.READY:
         return False
     return any(capacity.usable(node, shape) and capacity.fits(node, shape) for shape in shapes)
+
+
+class VainSearches:
+    """Searches for victims that found nobody. What waits is mostly alike, so each holds for all of a queue and priority
+    that want the same, until something that matters for it has changed (`preemption.is_still_in_vain`)."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._found: dict[Hashable, VainSearch] = {}
+        self._rules = -1
+        """`State.rules` when they were made."""
+
+    def victims(self, row: int, shapes: tuple[Shape, ...], counts: tuple[int, ...]) -> Preemption | None:
+        """`preemption.find`, but where that would be in vain again."""
+        state, w = self._state, self._state.workloads
+        if self._rules != state.rules:
+            self._rules = state.rules
+            self._found.clear()
+        charge = state.charge_if(row, shapes, counts)
+        search = w.queue[row], w.priority[row], shapes, counts, charge
+        vain = self._found.get(search)
+        if vain is not None:
+            if preemption.is_still_in_vain(state, row, shapes, charge, vain):
+                return None
+            del self._found[search]
+        return preemption.find(state, row, shapes, counts, charge, partial(self._found.__setitem__, search))
 
 
 class Binder:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 from typing import NamedTuple
@@ -48,8 +48,8 @@ from engine.scheduling.preemption_rules import (
     beyond_own_quota,
     sources,
 )
-from engine.scheduling.victim_candidates import Quota, VictimCandidates
-from engine.scheduling.victims import cheapest, cheapest_in_one
+from engine.scheduling.victim_candidates import Quota, VictimCandidates, VictimField
+from engine.scheduling.victims import cheapest_in_one, cheapest_of
 from engine.state import allocations
 from engine.state.cell_state import BOUND, State
 from engine.state.expected_ends import estimated_ends
@@ -62,6 +62,8 @@ MAX_ROUNDS = 8
 """Searches made for one preemptor, each with what the last found to be lacking still."""
 CLOSELY = 64
 """Most victims whose need is verified one by one."""
+MAX_GAINED = 32
+"""Nodes with more room that are looked at before a search in vain is made again: beyond that it simply is."""
 STANDING_RULES = (SparingRule.NOT_LOWER, SparingRule.NOT_PREEMPTIBLE, SparingRule.MIN_RUNTIME)
 """Rules that spare a victim also between its choice and its stop."""
 
@@ -96,6 +98,72 @@ class Preemption(NamedTuple):
     """Time until the last of them has written its checkpoint; 0 when none is asked to."""
 
 
+class VainReason(IntEnum):
+    """Why a search for victims found nobody."""
+
+    NOBODY = 0
+    """No work in reach may be stopped."""
+    QUOTA = 1
+    """All in reach that may be stopped give back too little quota together."""
+    ROOM = 2
+    """With all of them gone there is too little room."""
+    UNPROVEN = 3
+    """There may be a set that limits, bonds or other preemptions rule out: nothing is known of any other moment."""
+
+
+class VainSearch(NamedTuple):
+    """A search for victims that found nobody, and what it would take to find one."""
+
+    reason: VainReason
+    at: tuple[int, int]
+    """Version of the state and cell ms."""
+    reach: tuple[int, ...]
+    """Vertices of the queue tree: only work there or below may be stopped."""
+    joined: int
+    """`State.joined` of these together."""
+    until_ms: int
+    """The first cell time at which more of the work in reach may be stopped."""
+    took_back: bool
+    """Work of other queues was in reach."""
+    short: tuple[Place, int] | None = None
+    """QUOTA: the place that lacks it, and what all together give back there."""
+    gained: int = 0
+    """ROOM: `Capacity.gained_mark`."""
+
+
+def is_still_in_vain(state: State, row: int, shapes: tuple[Shape, ...], charge: Charge, vain: VainSearch) -> bool:
+    """True if the same search would find nobody now either. `State.rules` have not changed."""
+    if vain.at == (state.version, state.now_ms):
+        return True
+    if vain.reason == VainReason.UNPROVEN or state.now_ms >= vain.until_ms:
+        return False
+    if sum([state.joined[vertex] for vertex in vain.reach]) != vain.joined:
+        return False
+    queue = state.workloads.queue[row]
+    if not vain.took_back and may_take_back(state, queue, charge):
+        return False
+    if vain.reason == VainReason.QUOTA and vain.short is not None:
+        place, given = vain.short
+        lacks = [state.queues.lack(queue, (part,), state.now_ms) for part in charge if part[0] == place[1]]
+        return any(lack is not None and lack[:2] == place and lack.short > given for lack in lacks)
+    return vain.reason == VainReason.NOBODY or not _has_gained(state, shapes, vain.gained)
+
+
+def _has_gained(state: State, shapes: tuple[Shape, ...], mark: int) -> bool:
+    """True if nodes that these tasks may use may have gained room since `Capacity.gained_mark` was `mark`."""
+    gained = state.capacity.gains_since(mark)
+    if gained is None or len(gained) > MAX_GAINED:
+        return True
+    return any(state.capacity.usable(node, shape) for node in set(gained) for shape in shapes)
+
+
+def may_take_back(state: State, queue: int, charge: Charge) -> bool:
+    """True if the queue keeps within its nominal quota with the charge, and another one does not."""
+    if state.queues.specs[queue].reclaim == "never" or beyond_own_quota(state, queue, charge) is not None:
+        return False
+    return state.queues.others_borrow_of(queue, [slot for slot, _ in charge])
+
+
 def may_preempt(state: State, row: int) -> bool:
     """A quick necessary condition: whether there is anybody the workload might preempt, and it may by now."""
     if state.now_ms < state.workloads.may_preempt_at(row, state.settings):
@@ -107,13 +175,11 @@ def _may_take_back(state: State, row: int) -> bool:
     """True if some other queue of the tree is above its quota, and the workload's own would not be with it."""
     w, queues = state.workloads, state.queues
     queue = w.queue[row]
-    if queues.specs[queue].reclaim == "never" or not queues.others_borrow(queue):
+    if queues.specs[queue].reclaim == "never":
         return False
-    if queues.flavored(queue):
-        return True
-    workload_class = w.class_at(row)
-    charge = queues.total_charge(workload_class.request_of(workload_class.least))
-    return beyond_own_quota(state, queue, charge) is None
+    if not queues.flavored(queue) and beyond_own_quota(state, queue, w.class_at(row).least_charge) is not None:
+        return False
+    return queues.others_borrow(queue)
 
 
 def _may_preempt_lower(state: State, row: int) -> bool:
@@ -126,11 +192,20 @@ def _may_preempt_lower(state: State, row: int) -> bool:
 
 
 def find(
-    state: State, row: int, shapes: tuple[Shape, ...], counts: tuple[int, ...], charge: Charge
+    state: State,
+    row: int,
+    shapes: tuple[Shape, ...],
+    counts: tuple[int, ...],
+    charge: Charge,
+    note: Callable[[VainSearch], None] | None = None,
 ) -> Preemption | None:
     """The victims for which the workload would start with `counts[g]` tasks of `shapes[g]` at that charge; None when
-    the policy allows no set that is enough. The state is left exactly as it was."""
-    return _Search(state, row, shapes, counts, charge).run()
+    the policy allows no set that is enough, and then `note` is told why. The state is left exactly as it was."""
+    search = _Search(state, row, shapes, counts, charge)
+    found = search.run()
+    if found is None and note is not None:
+        note(search.vain())
+    return found
 
 
 def alike(state: State, row: int, shapes: tuple[Shape, ...], victim: int) -> list[tuple[int, int]]:
@@ -281,15 +356,25 @@ class _Search:
         """Workloads that are being stopped for somebody else already."""
         self.settled = _queues_without(state, self.leaving) if self.leaving else state.queues
         """The queue tree once they are gone."""
+        self._takes_back = may_take_back(state, self.queue, charge)
+        self._reason = VainReason.NOBODY
+        """Why there is nobody, if there is nobody."""
+        self._short: tuple[Place, int] | None = None
+        self._looked_at: tuple[Rows, Sources] | None = None
+        """Rows of all that runs, and the queues to take back from, once victims were looked for among them."""
 
     def run(self) -> Preemption | None:
         state = self.state
-        if not self._may_take_back() and not _may_preempt_lower(state, self.row):
+        takes_lower = _may_preempt_lower(state, self.row)
+        if not self._takes_back and not takes_lower:
             return None
         lacks = self._lacks(state.queues)
         contested = frozenset(slot for _, slot in lacks) | self._slots_short_of_room()
         sources = self._sources(contested)
-        if not sources and not _may_preempt_lower(state, self.row):
+        if sources.keys() != self._sources(frozenset(slot for slot, _ in self.charge)).keys():
+            # Who may be stopped depends on what else is short.
+            self._reason = VainReason.UNPROVEN
+        if not sources and not takes_lower:
             return None
         self.requests.update(state.workloads.classes)
         candidates = self._candidates(sources)
@@ -299,6 +384,7 @@ class _Search:
             found = self._cheapest(candidates, lacks, sources)
             if not found:
                 return None
+            self._reason = VainReason.UNPROVEN
             still = self._lacks(_queues_without(state, found))
             if not still:
                 alone = len(self.shapes) == 1 and self.shapes[0].terms is None
@@ -307,6 +393,37 @@ class _Search:
             for at, short in still.items():
                 lacks[at] = lacks.get(at, 0) + short
         return None
+
+    def _found_vain(self, reason: VainReason) -> None:
+        """There is nobody, as far as this look goes."""
+        if self._reason != VainReason.UNPROVEN:
+            self._reason = reason
+
+    def vain(self) -> VainSearch:
+        """Why it has found nobody."""
+        state, queues = self.state, self.state.queues
+        reach = (queues.path[self.queue][-1] if self._takes_back else self.queue,)
+        if state.settings.preempt_across:
+            reach = tuple(vertex for vertex, path in enumerate(queues.path) if len(path) == 1)
+        uncertain = queues.bursts or state.bookings.clearings or self.shapes[0].terms is not None
+        return VainSearch(
+            VainReason.UNPROVEN if uncertain else self._reason,
+            (state.version, state.now_ms),
+            reach,
+            sum([state.joined[vertex] for vertex in reach]),
+            self._spared_until(),
+            self._takes_back,
+            self._short,
+            state.capacity.gained_mark,
+        )
+
+    def _spared_until(self) -> int:
+        """The first cell time at which more of what is in reach may be stopped."""
+        if self._looked_at is None:
+            return FOREVER
+        (rows, sources), rules = self._looked_at, self.rules
+        until_ms = rules.spared_until(rows[rules.lower_in_reach(rows) | rules.taken_back(rows, sources)])
+        return int(until_ms[until_ms > self.state.now_ms].min(initial=FOREVER))
 
     def still(self, victims: Sequence[int]) -> dict[int, int]:
         """`still_victims`."""
@@ -324,7 +441,7 @@ class _Search:
     def alike(self, victim: int) -> list[tuple[int, int]]:
         """`alike`."""
         state, w, capacity = self.state, self.state.workloads, self.state.capacity
-        if self._may_take_back() or capacity.find(self.shapes[0]) != NOWHERE:
+        if self._takes_back or capacity.find(self.shapes[0]) != NOWHERE:
             return []
         self.requests.update(w.classes)
         candidates = self._candidates({})
@@ -366,21 +483,9 @@ class _Search:
         devices = frozenset(slot for slot, _ in self.charge if slot % len(RESOURCES) == gpu)
         return devices or frozenset(slot for slot, _ in self.charge)
 
-    def _may_take_back(self) -> bool:
-        """True if the preemptor keeps within its queue's nominal quota and another queue does not."""
-        queues = self.state.queues
-        if queues.specs[self.queue].reclaim == "never":
-            return False
-        return beyond_own_quota(self.state, self.queue, self.charge) is None and any(
-            queues.borrowed(queue, slot)
-            for slot, _ in self.charge
-            for queue in range(len(queues.specs))
-            if queue != self.queue
-        )
-
     def _sources(self, contested: frozenset[int]) -> Sources:
         """The queues above their nominal quota from which the preemptor may take work back."""
-        return sources(self.settled, self.queue, contested) if self._may_take_back() else {}
+        return sources(self.settled, self.queue, contested) if self._takes_back else {}
 
     # -- who, and at what cost ----------------------------------------------------------------------------------------
 
@@ -390,8 +495,11 @@ class _Search:
         rows = np.flatnonzero(np.logical_or.reduce([view(w.state) == state for state in BOUND]))
         rows = rows[view(w.preempting)[rows] == NONE]
         tier = self._tiers(rows, sources)
+        self._looked_at = rows, sources
         rows, tier = rows[tier >= 0], tier[tier >= 0]
         keep = ~self.rules.spares(SparingRule.THRASHED, rows)
+        if not keep.all():
+            self._reason = VainReason.UNPROVEN
         rows, tier = rows[keep], tier[keep]
         if not len(rows):
             return None
@@ -447,6 +555,13 @@ class _Search:
     ) -> list[int] | None:
         state = self.state
         w = state.workloads
+        quotas = [Quota(self._given_back(vertex, slot), short) for (vertex, slot), short in lacks.items()]
+        for place, quota in zip(lacks, quotas, strict=True):
+            given = int(quota.amount.sum())
+            if given < quota.short:
+                self._found_vain(VainReason.QUOTA)
+                self._short = place, given
+                return None
         bound = self._bound_by(candidates)
         # Slots of one group of tasks that go anywhere can be counted: all else is tried out.
         counted = len(self.shapes) == 1 and not bound
@@ -460,7 +575,6 @@ class _Search:
             return claims is not None
 
         asks = list(zip(self.shapes, self.counts, strict=True))
-        quotas = [Quota(self._given_back(vertex, slot), short) for (vertex, slot), short in lacks.items()]
         classes, joint = view(w.cls), None if counted else fits
         what = state.capacity, state.allocations, self.requests, classes, asks, candidates
         request = self.shapes[0].topology
@@ -468,7 +582,12 @@ class _Search:
             for row in bound:
                 state.shift_company(row, -1)
             if request is None or request.required is None:
-                return cheapest(*what, quotas=quotas, limits=_Limits(self, sources), fits=joint)
+                field = VictimField(state.capacity, self.requests, asks, quotas, candidates)
+                found = cheapest_of(field, state.allocations, classes, limits=_Limits(self, sources), fits=joint)
+                if found is None:
+                    self._found_vain(VainReason.UNPROVEN if field.enough() or bound else VainReason.ROOM)
+                return found
+            self._found_vain(VainReason.UNPROVEN)
             tree = domain_room(state.capacity).tree
             level, _ = levels_asked(tree, request)
             domains = tree.domain[level][tree.position]

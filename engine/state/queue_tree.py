@@ -727,10 +727,17 @@ class QueueTree(Table):
     def others_borrow(self, queue: int) -> bool:
         """True if any vertex off the queue's path, in its tree, does."""
         path = self.path[queue]
-        return any(
-            self.path[vertex][-1] == path[-1] and vertex not in path
-            for vertex in np.flatnonzero(self._above_quota().any(axis=1)).tolist()
+        above = self._above_quota().any(axis=1)
+        above[list(path)] = False
+        return bool(above.any()) and any(
+            self.path[vertex][-1] == path[-1] for vertex in np.flatnonzero(above).tolist()
         )
+
+    def others_borrow_of(self, queue: int, slots: Iterable[int]) -> bool:
+        """True if any vertex of any tree but the queue itself does, in one of these slots."""
+        above = self._above_quota()[:, list(slots)]
+        above[queue] = False
+        return bool(above.any())
 
     def _above_quota(self) -> Mask:
         """For each vertex and slot."""
