@@ -360,8 +360,8 @@ class _Search:
         self._reason = VainReason.NOBODY
         """Why there is nobody, if there is nobody."""
         self._short: tuple[Place, int] | None = None
-        self._looked_at: tuple[Rows, Sources] | None = None
-        """Rows of all that runs, and the queues to take back from, once victims were looked for among them."""
+        self._in_reach: Rows = np.empty(0, np.int64)
+        """Rows of what runs in reach of the preemptor, spared or not."""
 
     def run(self) -> Preemption | None:
         state = self.state
@@ -385,7 +385,7 @@ class _Search:
             if not found:
                 return None
             self._reason = VainReason.UNPROVEN
-            still = self._lacks(_queues_without(state, found))
+            still = self._lacks_without(found)
             if not still:
                 alone = len(self.shapes) == 1 and self.shapes[0].terms is None
                 return self._verified(found, exact=alone and not lacks)
@@ -419,10 +419,7 @@ class _Search:
 
     def _spared_until(self) -> int:
         """The first cell time at which more of what is in reach may be stopped."""
-        if self._looked_at is None:
-            return FOREVER
-        (rows, sources), rules = self._looked_at, self.rules
-        until_ms = rules.spared_until(rows[rules.lower_in_reach(rows) | rules.taken_back(rows, sources)])
+        until_ms = self.rules.spared_until(self._in_reach)
         return int(until_ms[until_ms > self.state.now_ms].min(initial=FOREVER))
 
     def still(self, victims: Sequence[int]) -> dict[int, int]:
@@ -475,6 +472,14 @@ class _Search:
                 found[lack.vertex, lack.slot] = lack.short
         return found
 
+    def _lacks_without(self, rows: Sequence[int]) -> dict[tuple[int, int], int]:
+        """The same once these workloads' charges are given back."""
+        state, queues = self.state, self.state.queues
+        with queues.trial():
+            for row in rows:
+                queues.give_back(state.workloads.queue[row], state.charge_of(row), state.now_ms)
+            return self._lacks(queues)
+
     def _slots_short_of_room(self) -> frozenset[int]:
         """Slots of the charge that nodes are too full for: devices if it asks for any, else everything."""
         if _placed_without(self.state, self.shapes, self.counts, ()) is not None:
@@ -494,8 +499,9 @@ class _Search:
         w = self.state.workloads
         rows = np.flatnonzero(np.logical_or.reduce([view(w.state) == state for state in BOUND]))
         rows = rows[view(w.preempting)[rows] == NONE]
+        rows = rows[self.rules.lower_in_reach(rows) | self.rules.taken_back(rows, sources)]
+        self._in_reach = rows
         tier = self._tiers(rows, sources)
-        self._looked_at = rows, sources
         rows, tier = rows[tier >= 0], tier[tier >= 0]
         keep = ~self.rules.spares(SparingRule.THRASHED, rows)
         if not keep.all():
@@ -556,11 +562,11 @@ class _Search:
         state = self.state
         w = state.workloads
         quotas = [Quota(self._given_back(vertex, slot), short) for (vertex, slot), short in lacks.items()]
-        for place, quota in zip(lacks, quotas, strict=True):
+        for at, quota in zip(lacks, quotas, strict=True):
             given = int(quota.amount.sum())
             if given < quota.short:
                 self._found_vain(VainReason.QUOTA)
-                self._short = place, given
+                self._short = at, given
                 return None
         bound = self._bound_by(candidates)
         # Slots of one group of tasks that go anywhere can be counted: all else is tried out.
@@ -613,7 +619,8 @@ class _Search:
         state = self.state
         w, a = state.workloads, state.allocations
         flavor, resource = divmod(slot, len(RESOURCES))
-        used = np.flatnonzero(view(a.workload) != NONE)
+        # An unused entry has row -1.
+        used = np.flatnonzero((view(a.workload) != NONE) & (self.tier.take(view(a.workload)) >= 0))
         workload = view(a.workload)[used]
         entry = view(self.requests.first)[view(w.cls)[workload]] + view(a.group)[used]
         quantity = view(self.requests.by_resource[resource])[entry] * view(a.count)[used]
@@ -621,8 +628,11 @@ class _Search:
             pool = state.capacity.pool_of[state.queues.flavors.names[flavor]]
             quantity *= view(state.capacity.pool)[view(a.node)[used]] == pool
         sums = np.bincount(workload, weights=quantity, minlength=len(w.ids)).astype(np.int64)
-        reaches = np.array([vertex in path for path in state.queues.path], bool)
-        return np.asarray(sums * (reaches[view(w.queue)] & (self.tier >= 0)))
+        rows = np.flatnonzero(sums)
+        queues = view(w.queue)[rows]
+        off = [queue for queue in set(queues.tolist()) if vertex not in state.queues.path[queue]]
+        sums[rows[np.isin(queues, off)]] = 0
+        return sums
 
     def _verified(self, found: list[int], *, exact: bool) -> Preemption | None:
         """The set, without those that are not needed after all unless it is `exact`; None when it is not enough."""
@@ -670,11 +680,9 @@ class _Limits:
         self._taken: dict[Place, list[int]] = {at: [] for at in places}
         """Quantities of the victims below the place, ascending."""
         self._sums = dict.fromkeys(places, 0)
-        leaving = Counter(state.workloads.queue[row] for row in search.leaving)
-        self._left = {
-            queue: state.queues.disruptions_left(queue, state.now_ms) - leaving[queue]
-            for queue in range(len(state.queues.specs))
-        }
+        self._leaving = Counter(state.workloads.queue[row] for row in search.leaving)
+        self._left: dict[int, int] = {}
+        """Queue -> the disruptions that its limit still allows, once it was asked for."""
         self._charges: dict[int, dict[int, int]] = {}
         self._ways: dict[int, tuple[Place, ...]] = {}
         """Victim -> the places it was counted at."""
@@ -683,6 +691,8 @@ class _Limits:
         """Count the workload in; False when that would pass a limit."""
         queue = self._state.workloads.queue[row]
         way = self._way(row, queue)
+        if queue not in self._left:
+            self._left[queue] = self._state.queues.disruptions_left(queue, self._state.now_ms) - self._leaving[queue]
         if way is None or self._left[queue] <= 0:
             return False
         self._left[queue] -= 1
