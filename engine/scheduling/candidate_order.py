@@ -336,6 +336,8 @@ class CandidateOrder:
         """Number of changes of each vertex's share."""
         self._lanes: dict[tuple[int, int, int, bool], CandidateLane] = {}
         """By (minus band, queue row, tenant, whether it has waited too long)."""
+        self._lanes_below: dict[int, list[CandidateLane]] = {}
+        """Vertex -> lanes of queues there and below; not for roots, whose shares count for units."""
         self._units: dict[tuple[int, int, bool], LaneGroup] = {}
         """By (minus band, row of the root, whether it has waited too long)."""
         self._top: list[UnitEntry] = []
@@ -390,9 +392,9 @@ class CandidateOrder:
         self._shares.changed(smaller)
         for vertex in smaller:
             self._grown[vertex] += 1
-        for lane in self._lanes.values():
-            if not smaller.isdisjoint(lane.below) or lane.queue in queues:
-                self._enter_lane(lane)
+        lanes = [lane for vertex in smaller for lane in self._lanes_below.get(vertex, ())]
+        for lane in dict.fromkeys(lanes):
+            self._enter_lane(lane)
         for unit in self._units.values():
             if unit.root in smaller:
                 self._enter_unit(unit)
@@ -432,6 +434,8 @@ class CandidateOrder:
                 unit = self._units[minus_band, path[-1], starved] = LaneGroup(minus_band, path[-1], starved)
             lane = CandidateLane(unit, queue, key[3], starved, path[-2::-1])
             self._lanes[minus_band, queue, key[3], starved] = lane
+            for vertex in lane.below or path:
+                self._lanes_below.setdefault(vertex, []).append(lane)
         return lane
 
     def _entry_of(self, lane: CandidateLane) -> LaneEntry:

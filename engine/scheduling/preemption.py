@@ -371,7 +371,8 @@ class _Search:
         lacks = self._lacks(state.queues)
         contested = frozenset(slot for _, slot in lacks) | self._slots_short_of_room()
         sources = self._sources(contested)
-        if sources.keys() != self._sources(frozenset(slot for slot, _ in self.charge)).keys():
+        every = frozenset([slot for slot, _ in self.charge])
+        if contested != every and sources.keys() != self._sources(every).keys():
             # Who may be stopped depends on what else is short.
             self._reason = VainReason.UNPROVEN
         if not sources and not takes_lower:

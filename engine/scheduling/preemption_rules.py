@@ -49,13 +49,15 @@ def sources(tree: QueueTree, queue: int, slots: Iterable[int]) -> Sources:
     """The queues that work may be taken back from: they draw above their quota, as does every vertex between them and
     the common ancestor."""
     found: Sources = {}
-    ancestors, slots = set(tree.path[queue]), sorted(slots)
-    above = tree.above_quota()
-    for other in np.flatnonzero(above[:, slots].any(axis=1)).tolist():
+    slots = sorted(slots)
+    ancestors, marks = tree.path[queue], tree.above_quota()
+    marks[list(ancestors)] = False
+    above = {slot: set(np.flatnonzero(marks[:, slot]).tolist()) for slot in slots}
+    for other in sorted(set().union(*above.values())):
         below = [vertex for vertex in tree.path[other] if vertex not in ancestors]
         for slot in slots:
-            if below and all(above[vertex, slot] for vertex in below):
-                found.setdefault(other, []).append(tuple((vertex, slot) for vertex in below))
+            if above[slot].issuperset(below):
+                found.setdefault(other, []).append(tuple([(vertex, slot) for vertex in below]))
     return found
 
 
