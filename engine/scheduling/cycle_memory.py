@@ -66,6 +66,8 @@ class CycleMemory:
         """`Capacity.gains` when the last pass began; -1 before the first."""
         self.reservation: PromisedStart | None = None
         """The start promised to the first blocked workload."""
+        self.ended_by_promise = 0
+        """`PromisedStart.ended` of the last one: the next is mostly much like it."""
         self.promises: dict[int, int] = {}
         """Conservative: row -> promised start, cell ms, as far as the last pass worked them out."""
         self.short_of_room = False

@@ -164,11 +164,12 @@ def may_take_back(state: State, queue: int, charge: Charge) -> bool:
     return state.queues.others_borrow_of(queue, [slot for slot, _ in charge])
 
 
-def may_preempt(state: State, row: int) -> bool:
-    """A quick necessary condition: whether there is anybody the workload might preempt, and it may by now."""
+def may_preempt(state: State, row: int, *, anyone_borrows: bool = True) -> bool:
+    """A quick necessary condition: whether there is anybody the workload might preempt, and it may by now.
+    `anyone_borrows` is False where no queue is known to use more than its quota."""
     if state.now_ms < state.workloads.may_preempt_at(row, state.settings):
         return False
-    return _may_preempt_lower(state, row) or _may_take_back(state, row)
+    return _may_preempt_lower(state, row) or (anyone_borrows and _may_take_back(state, row))
 
 
 def _may_take_back(state: State, row: int) -> bool:

@@ -449,7 +449,8 @@ class Admission:
         state = self._state
         named = state.workloads.class_at(row).reservation
         if self._memory.reservation is None and state.pending.by_class and not named:
-            promise = PromisedStart(state, row)
+            promise = PromisedStart(state, row, self._memory.ended_by_promise)
+            self._memory.ended_by_promise = promise.ended
             # What no running work stands in the way of (nodes are down, or its groups never fit together) holds up
             # nobody: there is no time to promise.
             if promise.start_ms is not None and promise.start_ms > state.now_ms:

@@ -540,6 +540,10 @@ class QueueTree(Table):
                         break
         return flags
 
+    def passes_quota(self, reach: Reach) -> bool:
+        """True if a vertex that these reach draws more than its quota."""
+        return any(self.drawn[i] > self.quota[i] for _, path in reach for i in path)
+
     # -- charging -----------------------------------------------------------------------------------------------------
 
     def charge(self, queue: int, charge: Charge, now_ms: int, workloads: int = 1) -> None:
@@ -649,6 +653,25 @@ class QueueTree(Table):
                     return True
                 self.charge(*other, now_ms)
         return False
+
+    def counted_on(self, queue: int, charge: Charge) -> list[tuple[int, int, int]]:
+        """(index of the draw, slot, most it may be before the charge would pass a ceiling) on the path of the queue."""
+        places = [
+            (vertex * self.slots + slot, slot, quantity) for slot, quantity in charge for vertex in self.path[queue]
+        ]
+        return [(i, slot, self.ceiling[i] - more) for i, slot, more in places if self.ceiling[i] != NO_LIMIT]
+
+    def leaves_plenty(self, charge: Charge, counted_on: list[tuple[int, int, int]]) -> bool:
+        """True if what is counted on stays possible even if all of the charge came on top there."""
+        drawn = self.drawn
+        for i, slot, most in counted_on:
+            have = drawn[i]
+            for other, quantity in charge:
+                if other == slot:
+                    have += quantity
+            if have > most:
+                return False
+        return True
 
     def _have_plenty(self, charge: Charge, others: Sequence[tuple[int, Charge]]) -> bool:
         """A quick sufficient condition: the others stay below every ceiling on their paths even if all of the charge
