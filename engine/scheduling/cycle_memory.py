@@ -13,7 +13,7 @@ from typing import NamedTuple
 from engine.capacity.index import Capacity
 from engine.capacity.task_shapes import Shape
 from engine.model import events as ev
-from engine.model.specs import NodeState
+from engine.model.specs import NodeState, Settings
 from engine.placement.gang_placement import Claim, packed, place, variants
 from engine.scheduling import preemption
 from engine.scheduling.backfill import PromisedStart
@@ -165,14 +165,15 @@ class VainSearches:
     def __init__(self, state: State) -> None:
         self._state = state
         self._found: dict[Hashable, VainSearch] = {}
-        self._rules = -1
-        """`State.rules` when they were made."""
+        self._rules: tuple[int, Settings] | None = None
+        """`State.rules`, and the settings, by which they were made."""
 
     def victims(self, row: int, shapes: tuple[Shape, ...], counts: tuple[int, ...]) -> Preemption | None:
         """`preemption.find`, but where that would be in vain again."""
         state, w = self._state, self._state.workloads
-        if self._rules != state.rules:
-            self._rules = state.rules
+        rules = state.rules, state.settings
+        if self._rules != rules:
+            self._rules = rules
             self._found.clear()
         charge = state.charge_if(row, shapes, counts)
         search = w.queue[row], w.priority[row], shapes, counts, charge

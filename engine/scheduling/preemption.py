@@ -132,7 +132,7 @@ class VainSearch(NamedTuple):
 
 
 def is_still_in_vain(state: State, row: int, shapes: tuple[Shape, ...], charge: Charge, vain: VainSearch) -> bool:
-    """True if the same search would find nobody now either. `State.rules` have not changed."""
+    """True if the same search would find nobody now either. Neither `State.rules` nor the settings have changed."""
     if vain.at == (state.version, state.now_ms):
         return True
     if vain.reason == VainReason.UNPROVEN or state.now_ms >= vain.until_ms:
@@ -404,7 +404,7 @@ class _Search:
     def vain(self) -> VainSearch:
         """Why it has found nobody."""
         state, queues = self.state, self.state.queues
-        reach = (queues.path[self.queue][-1] if self._takes_back else self.queue,)
+        reach: tuple[int, ...] = (queues.path[self.queue][-1] if self._takes_back else self.queue,)
         if state.settings.preempt_across:
             reach = tuple(vertex for vertex, path in enumerate(queues.path) if len(path) == 1)
         uncertain = queues.bursts or state.bookings.clearings or self.shapes[0].terms is not None
