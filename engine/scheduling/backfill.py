@@ -235,7 +235,9 @@ class NodeAhead:
 class PromisedStart:
     """The start promised to the first blocked workload."""
 
-    def __init__(self, state: State, row: int) -> None:
+    def __init__(self, state: State, row: int, likely_ended: int = 0) -> None:
+        """`likely_ended`: how many of what runs will have ended by then, as far as that can be guessed; it saves time
+        to guess well."""
         self.row = row
         self.workload_class = state.workloads.class_at(row)
         self.start_ms: int | None = None
@@ -248,8 +250,9 @@ class PromisedStart:
         """Rows whose tasks are one slot each, not yet entered in `_returned`: needed only when a node is read."""
         self._tasks_ending: EndingTasks | None = None
         """Where many run: the same for all that end first."""
-        self._ended = 0
+        self.ended = 0
         """The number of their workloads that will have ended by then."""
+        self._first_look = max(MANY, likely_ended + likely_ended // 2)
         only = self.workload_class.shapes[0] if len(self.workload_class.shapes) == 1 else None
         self._domain: Span | None = None
         """Positions of the domain that is promised; None when it may be anywhere."""
@@ -266,6 +269,7 @@ class PromisedStart:
         ]
         """Slots at the reserved time beyond what each group needs."""
         self._find_start()
+        self._counted_on = state.queues.counted_on(state.workloads.queue[row], self.workload_class.least_charge)
 
     def _slots(self, shape: Shape) -> int:
         """Slots there are now where it may be."""
@@ -335,13 +339,13 @@ class PromisedStart:
 
     def _find_start_among_many(self) -> None:
         """The same, where most of what ends makes no room for it."""
-        looked_at, more, last = 0, MANY, 0
+        looked_at, more, last = 0, self._first_look, 0
         while min(self._spare) < 0:
             ends, rows = soonest_ends(self._state, more)
             if len(rows) == looked_at:
                 return
             ending = self._tasks_ending = EndingTasks(self._state, rows)
-            self._ended = len(rows)
+            self.ended = len(rows)
             for index in ending.of_use(self.workload_class.shapes):
                 place = int(ending.place[index])
                 if place < looked_at:
@@ -351,7 +355,7 @@ class PromisedStart:
                 last = place
                 self._give_back_task(index)
             if min(self._spare) >= 0:
-                self.start_ms, self._ended = int(ends[last]), last + 1
+                self.start_ms, self.ended = int(ends[last]), last + 1
             looked_at, more = len(rows), 4 * more
 
     def _give_back_task(self, index: int) -> None:
@@ -414,7 +418,7 @@ class PromisedStart:
         if ahead is None:
             ahead = self._ahead[node] = NodeAhead(self._state, node)
             if self._tasks_ending is not None:
-                for returned in self._tasks_ending.on_node(node, ended=self._ended):
+                for returned in self._tasks_ending.on_node(node, ended=self.ended):
                     ahead.shift(*returned)
             for returned in self._returned.pop(node, ()):
                 ahead.shift(*returned)
@@ -432,9 +436,11 @@ class PromisedStart:
         w, queues = self._state.workloads, self._state.queues
         if not queues.limited[w.queue[row]]:
             return False
-        charge = queues.total_charge(w.class_at(row).request)
-        promised = queues.total_charge(self.workload_class.request_of(self.workload_class.least))
-        return queues.leaves_short(w.queue[row], charge, [(w.queue[self.row], promised)], self._state.now_ms)
+        charge = w.class_at(row).charge
+        if queues.leaves_plenty(charge, self._counted_on):
+            return False
+        promised = [(w.queue[self.row], self.workload_class.least_charge)]
+        return queues.leaves_short(w.queue[row], charge, promised, self._state.now_ms)
 
     def certainly_in_the_way(self, shapes: tuple[Shape, ...], count: int) -> bool:
         """A quick test for tasks just like the reserved ones: each takes exactly one slot."""

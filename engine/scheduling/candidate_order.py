@@ -336,9 +336,13 @@ class CandidateOrder:
         """Number of changes of each vertex's share."""
         self._lanes: dict[tuple[int, int, int, bool], CandidateLane] = {}
         """By (minus band, queue row, tenant, whether it has waited too long)."""
+        self._lanes_below: dict[int, list[CandidateLane]] = {}
+        """Vertex -> lanes of queues there and below; not for roots, whose shares count for units."""
         self._units: dict[tuple[int, int, bool], LaneGroup] = {}
         """By (minus band, row of the root, whether it has waited too long)."""
         self._top: list[UnitEntry] = []
+        self._unit: LaneGroup | None = None
+        """The unit of the candidate that `first` gave, until something moves."""
         for key, row in heads:
             self._lane_of(key, row).candidates.append((-state.workloads.priority_value[key[0]], row, key))
         for lane in self._lanes.values():
@@ -349,7 +353,7 @@ class CandidateOrder:
 
     def first(self) -> tuple[Order, Key] | None:
         """The candidate whose turn it is; None when there is none."""
-        unit = self._first_unit()
+        unit = self._unit = self._first_unit()
         if unit is None:
             return None
         shares, minus_priority, row, _, lane = unit.lanes[0]
@@ -358,8 +362,7 @@ class CandidateOrder:
     def started(self, successor: int | None) -> None:
         """The candidate that `first` gave has started, so shares on its queue's path have grown. `successor`: the row
         that follows it in its group."""
-        unit = self._first_unit()
-        assert unit is not None, "there is no first"
+        unit = self._taken_first()
         lane = unit.lanes[0][4]
         path = self._state.queues.path[lane.queue]
         self._shares.changed(path)
@@ -372,11 +375,16 @@ class CandidateOrder:
             heapreplace(lane.candidates, (minus_priority, successor, key))
         self._enter_first_again(unit, lane)
 
+    def _taken_first(self) -> LaneGroup:
+        """The unit of the candidate that `first` gave; it is about to move."""
+        unit, self._unit = self._unit or self._first_unit(), None
+        assert unit is not None, "there is no first"
+        return unit
+
     def drop(self, closed: Container[int] = (), refused: Container[int] = ()) -> None:
         """The candidate that `first` gave does not start, nor do others of its group; nor do those of closed queues and
         refused kinds that come next in its lane."""
-        unit = self._first_unit()
-        assert unit is not None, "there is no first"
+        unit = self._taken_first()
         lane = unit.lanes[0][4]
         candidates = lane.candidates
         heappop(candidates)
@@ -386,19 +394,21 @@ class CandidateOrder:
 
     def lowered(self, queues: Iterable[int]) -> None:
         """Work of these queues was stopped, so shares on their paths are smaller."""
+        self._unit = None
         smaller = {vertex for queue in queues for vertex in self._state.queues.path[queue]}
         self._shares.changed(smaller)
         for vertex in smaller:
             self._grown[vertex] += 1
-        for lane in self._lanes.values():
-            if not smaller.isdisjoint(lane.below) or lane.queue in queues:
-                self._enter_lane(lane)
+        lanes = [lane for vertex in smaller for lane in self._lanes_below.get(vertex, ())]
+        for lane in dict.fromkeys(lanes):
+            self._enter_lane(lane)
         for unit in self._units.values():
             if unit.root in smaller:
                 self._enter_unit(unit)
 
     def put(self, key: Key, row: int) -> None:
         """Another candidate."""
+        self._unit = None
         lane = self._lane_of(key, row)
         heappush(lane.candidates, (-self._state.workloads.priority_value[key[0]], row, key))
         self._enter_lane(lane)
@@ -406,6 +416,7 @@ class CandidateOrder:
 
     def leave_out(self, queue: int) -> None:
         """Drop the rest of this queue."""
+        self._unit = None
         for lane in self._lanes.values():
             if lane.queue == queue:
                 lane.candidates.clear()
@@ -432,6 +443,8 @@ class CandidateOrder:
                 unit = self._units[minus_band, path[-1], starved] = LaneGroup(minus_band, path[-1], starved)
             lane = CandidateLane(unit, queue, key[3], starved, path[-2::-1])
             self._lanes[minus_band, queue, key[3], starved] = lane
+            for vertex in lane.below or path:
+                self._lanes_below.setdefault(vertex, []).append(lane)
         return lane
 
     def _entry_of(self, lane: CandidateLane) -> LaneEntry:
@@ -495,7 +508,8 @@ class CandidateOrder:
         """Shares below the root, and that of the tenant."""
         if lane.starved:
             return ()
-        shares = tuple([self._shares.of(vertex) for vertex in lane.below])
+        of = self._shares.of
+        shares = tuple([of(vertex) for vertex in lane.below])
         return shares if lane.tenant == NONE else (*shares, self._state.tenant_share(lane.queue, lane.tenant))
 
     def _root_share(self, unit: LaneGroup) -> tuple[int, ...]:

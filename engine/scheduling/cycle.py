@@ -58,7 +58,7 @@ class Scheduler:
         self.state = state
         self.memory = CycleMemory(state)
         self.binder = Binder(state, self.memory, emit, emit_claimed)
-        self._preemptor = Preemptor(state, self.binder)
+        self._preemptor = Preemptor(state, self.memory, self.binder)
         self._elastic = Elastic(state, self.memory, self.binder)
         self._admission = Admission(state, self.memory, self.binder, self._preemptor, self._elastic)
         self._kueue = KueueCycles(state, self.binder, self._admission.closed_gate)

@@ -74,6 +74,8 @@ class StartBatch:
         self._taken: dict[Key, int] = {}
         self.lowest = NO_LIMIT
         """Lowest priority of what starts."""
+        self._anyone_borrows: bool | None = None
+        """None until it was asked for: starts can only make it true."""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -91,6 +93,8 @@ class StartBatch:
             self._drawn = self._state.queues.drawn[:]
         flags = self._state.queues.draw(plan.reach, limited=plan.limited)
         assert flags != REFUSED, "quota allowed it"
+        if self._anyone_borrows is False and plan.limited:
+            self._anyone_borrows = self._state.queues.passes_quota(plan.reach)
         if key[3] != NONE:
             use = self._state.tenant_use.setdefault((key[1], key[3]), [0, 0, 0, 0])
             use[:] = [a + b for a, b in zip(use, plan.request, strict=True)]
@@ -100,6 +104,12 @@ class StartBatch:
         self._claims.append((node, mask))
         self._taken[key] = self._taken.get(key, 0) + 1
         self.lowest = min(self.lowest, self._state.workloads.value_at(row))
+
+    def may_preempt(self, row: int) -> bool:
+        """`may_preempt` once all of them have started, for one that is not above the lowest of them."""
+        if self._anyone_borrows is None:
+            self._anyone_borrows = self._state.queues.anyone_borrows()
+        return may_preempt(self._state, row, anyone_borrows=self._anyone_borrows)
 
     def start(self, binder: Binder) -> None:
         """Record them: the event charges what was drawn."""
@@ -422,7 +432,7 @@ class OrderedPass:
         state, w = self._state, self._state.workloads
         if self._memory.reservation is None or state.stretched or batch.lowest < w.value_at(row):
             return None
-        if may_preempt(state, row):
+        if batch.may_preempt(row):
             return None
         self._memory.short_of_room = True
         return CandidateVerdict.NO_CAPACITY

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 from typing import NamedTuple
@@ -50,8 +50,8 @@ from engine.scheduling.preemption_rules import (
     beyond_own_quota,
     sources,
 )
-from engine.scheduling.victim_candidates import Quota, VictimCandidates
-from engine.scheduling.victims import cheapest, cheapest_in_one
+from engine.scheduling.victim_candidates import Quota, VictimCandidates, VictimField
+from engine.scheduling.victims import cheapest_in_one, cheapest_of
 from engine.state import allocations
 from engine.state.cell_state import BOUND, State
 from engine.state.expected_ends import estimated_ends
@@ -64,6 +64,8 @@ MAX_ROUNDS = 8
 """Searches made for one preemptor, each with what the last found to be lacking still."""
 CLOSELY = 64
 """Most victims whose need is verified one by one."""
+MAX_GAINED = 32
+"""Nodes with more room that are looked at before a search in vain is made again: beyond that it simply is."""
 STANDING_RULES = (SparingRule.NOT_LOWER, SparingRule.NOT_PREEMPTIBLE, SparingRule.MIN_RUNTIME)
 """Rules that spare a victim also between its choice and its stop."""
 
@@ -98,24 +100,117 @@ class Preemption(NamedTuple):
     """Time until the last of them has written its checkpoint; 0 when none is asked to."""
 
 
-def may_preempt(state: State, row: int) -> bool:
-    """A quick necessary condition: whether there is anybody the workload might preempt, and it may by now."""
+class VainReason(IntEnum):
+    """Why a search for victims found nobody."""
+
+    NOBODY = 0
+    """No work in reach may be stopped."""
+    QUOTA = 1
+    """All in reach that may be stopped give back too little quota together."""
+    ROOM = 2
+    """With all of them gone there is too little room."""
+    UNPROVEN = 3
+    """There may be a set that limits, bonds or other preemptions rule out: nothing is known of any other moment."""
+
+
+class VainSearch(NamedTuple):
+    """A search for victims that found nobody, and what it would take to find one."""
+
+    reason: VainReason
+    at: tuple[int, int]
+    """Version of the state and cell ms."""
+    reach: tuple[int, ...]
+    """Vertices of the queue tree: only work there or below may be stopped."""
+    joined: int
+    """`State.joined` of these together."""
+    until_ms: int
+    """The first cell time at which more of the work in reach may be stopped."""
+    took_back: bool
+    """Work of other queues was in reach."""
+    together: bool
+    """Lower work of the own queue was to leave that within its quota."""
+    short: tuple[Place, int] | None = None
+    """QUOTA: the place that lacks it, and what all together give back there."""
+    gained: int = 0
+    """ROOM: `Capacity.gained_mark`."""
+
+
+def are_still_in_vain(
+    state: State, row: int, shapes: tuple[Shape, ...], charge: Charge, vain: tuple[VainSearch, ...]
+) -> bool:
+    """True if the same searches would find nobody now either. Neither `State.rules` nor the settings have changed."""
+    if vain[0].at == (state.version, state.now_ms):
+        return True
+    if len(vain) == 1 and may_combine(state, row, charge):
+        return False
+    return all(_is_still_in_vain(state, row, shapes, charge, each) for each in vain)
+
+
+def _is_still_in_vain(state: State, row: int, shapes: tuple[Shape, ...], charge: Charge, vain: VainSearch) -> bool:
+    if vain.reason == VainReason.UNPROVEN or state.now_ms >= vain.until_ms:
+        return False
+    if sum([state.joined[vertex] for vertex in vain.reach]) != vain.joined:
+        return False
+    queue = state.workloads.queue[row]
+    if not vain.took_back and may_take_back(state, queue, charge):
+        return False
+    if vain.reason == VainReason.QUOTA and vain.short is not None:
+        place, given = vain.short
+        borrow = not vain.together
+        parts = [(part,) for part in charge if part[0] == place[1]]
+        lacks = [state.queues.lack(queue, part, state.now_ms, borrow=borrow) for part in parts]
+        return any(lack is not None and lack[:2] == place and lack.short > given for lack in lacks)
+    return vain.reason == VainReason.NOBODY or not _has_gained(state, shapes, vain.gained)
+
+
+def _has_gained(state: State, shapes: tuple[Shape, ...], mark: int) -> bool:
+    """True if nodes that these tasks may use may have gained room since `Capacity.gained_mark` was `mark`."""
+    gained = state.capacity.gains_since(mark)
+    if gained is None or len(gained) > MAX_GAINED:
+        return True
+    return any(state.capacity.usable(node, shape) for node in set(gained) for shape in shapes)
+
+
+def takes_from_others(state: State, queue: int, charge: Charge) -> bool:
+    """True if the queue takes back quota at all, and another one is above its own."""
+    if state.queues.specs[queue].reclaim == "never":
+        return False
+    return state.queues.others_borrow_of(queue, [slot for slot, _ in charge])
+
+
+def may_take_back(state: State, queue: int, charge: Charge) -> bool:
+    """True if the queue keeps within its nominal quota with the charge, and another one does not."""
+    return beyond_own_quota(state, queue, charge) is None and takes_from_others(state, queue, charge)
+
+
+def may_combine(state: State, row: int, charge: Charge) -> bool:
+    """True if the queue would keep within its nominal quota with the charge only without lower work of its own, and
+    another one is above its own."""
+    queue = state.workloads.queue[row]
+    return (
+        _may_preempt_lower(state, row)
+        and beyond_own_quota(state, queue, charge) is not None
+        and takes_from_others(state, queue, charge)
+    )
+
+
+def may_preempt(state: State, row: int, *, anyone_borrows: bool = True) -> bool:
+    """A quick necessary condition: whether there is anybody the workload might preempt, and it may by now.
+    `anyone_borrows` is False where no queue is known to use more than its quota."""
     if state.now_ms < state.workloads.may_preempt_at(row, state.settings):
         return False
-    return _may_preempt_lower(state, row) or _may_take_back(state, row)
+    return _may_preempt_lower(state, row) or (anyone_borrows and _may_take_back(state, row))
 
 
 def _may_take_back(state: State, row: int) -> bool:
     """True if some other queue of the tree is above its quota, and the workload's own would not be with it."""
     w, queues = state.workloads, state.queues
     queue = w.queue[row]
-    if queues.specs[queue].reclaim == "never" or not queues.others_borrow(queue):
+    if queues.specs[queue].reclaim == "never":
         return False
-    if queues.flavored(queue):
-        return True
-    workload_class = w.class_at(row)
-    charge = queues.total_charge(workload_class.request_of(workload_class.least))
-    return beyond_own_quota(state, queue, charge) is None
+    if not queues.flavored(queue) and beyond_own_quota(state, queue, w.class_at(row).least_charge) is not None:
+        return False
+    return queues.others_borrow(queue)
 
 
 def _may_preempt_lower(state: State, row: int) -> bool:
@@ -128,11 +223,24 @@ def _may_preempt_lower(state: State, row: int) -> bool:
 
 
 def find(
-    state: State, row: int, shapes: tuple[Shape, ...], counts: tuple[int, ...], charge: Charge
+    state: State,
+    row: int,
+    shapes: tuple[Shape, ...],
+    counts: tuple[int, ...],
+    charge: Charge,
+    note: Callable[[tuple[VainSearch, ...]], None] | None = None,
 ) -> Preemption | None:
     """The victims for which the workload would start with `counts[g]` tasks of `shapes[g]` at that charge; None when
-    the policy allows no set that is enough. The state is left exactly as it was."""
-    return _Search(state, row, shapes, counts, charge).run()
+    the policy allows no set that is enough, and then `note` is told why each search was in vain. The state is left
+    exactly as it was."""
+    searches = [_Search(state, row, shapes, counts, charge)]
+    found = searches[0].run()
+    if found is None and may_combine(state, row, charge):
+        searches.append(_Search(state, row, shapes, counts, charge, together=True))
+        found = searches[1].run()
+    if found is None and note is not None:
+        note(tuple(search.vain() for search in searches))
+    return found
 
 
 def alike(state: State, row: int, shapes: tuple[Shape, ...], victim: int) -> list[tuple[int, int]]:
@@ -161,7 +269,8 @@ def still_victims(
     """The victims chosen for the workload earlier that may still be stopped for it -> the cause, as an index into
     EVICTION_CAUSES.
     """
-    return _Search(state, row, shapes, counts, charge).still(victims)
+    # The caller sees to it that the queue is within its quota if anything is taken back.
+    return _Search(state, row, shapes, counts, charge, together=True).still(victims)
 
 
 def likely_ends(state: State, rows: Rows) -> Rows:
@@ -265,7 +374,14 @@ class _Search:
     """A preemptor's search for its victims."""
 
     def __init__(
-        self, state: State, row: int, shapes: tuple[Shape, ...], counts: tuple[int, ...], charge: Charge
+        self,
+        state: State,
+        row: int,
+        shapes: tuple[Shape, ...],
+        counts: tuple[int, ...],
+        charge: Charge,
+        *,
+        together: bool = False,
     ) -> None:
         w = state.workloads
         self.state = state
@@ -283,24 +399,28 @@ class _Search:
         """Workloads that are being stopped for somebody else already."""
         self.settled = _queues_without(state, self.leaving) if self.leaving else state.queues
         """The queue tree once they are gone."""
-        self.together = False
+        self.together = together
         """Lower work of its own queue makes way too, so that the queue is within its quota and may take back."""
+        self._takes_back = (takes_from_others if together else may_take_back)(state, self.queue, charge)
+        self._reason = VainReason.NOBODY
+        """Why there is nobody, if there is nobody."""
+        self._short: tuple[Place, int] | None = None
+        self._in_reach: Rows = np.empty(0, np.int64)
+        """Rows of what runs in reach of the preemptor, spared or not."""
 
     def run(self) -> Preemption | None:
-        found = self._found()
-        if found is None and self._may_go_together():
-            self.together = True
-            found = self._found()
-        return found
-
-    def _found(self) -> Preemption | None:
         state = self.state
-        if not self._may_take_back() and not _may_preempt_lower(state, self.row):
+        takes_lower = _may_preempt_lower(state, self.row)
+        if not self._takes_back and not takes_lower:
             return None
         lacks = self._lacks(state.queues)
         contested = frozenset(slot for _, slot in lacks) | self._slots_short_of_room()
         sources = self._sources(contested)
-        if not sources and not _may_preempt_lower(state, self.row):
+        every = frozenset([slot for slot, _ in self.charge])
+        if contested != every and sources.keys() != self._sources(every).keys():
+            # Who may be stopped depends on what else is short.
+            self._reason = VainReason.UNPROVEN
+        if not sources and not takes_lower:
             return None
         self.requests.update(state.workloads.classes)
         candidates = self._candidates(sources)
@@ -310,7 +430,8 @@ class _Search:
             found = self._cheapest(candidates, lacks, sources)
             if not found:
                 return None
-            still = self._lacks(_queues_without(state, found))
+            self._reason = VainReason.UNPROVEN
+            still = self._lacks_without(found)
             if not still:
                 alone = len(self.shapes) == 1 and self.shapes[0].terms is None
                 return self._verified(found, exact=alone and not lacks)
@@ -319,10 +440,37 @@ class _Search:
                 lacks[at] = lacks.get(at, 0) + short
         return None
 
+    def _found_vain(self, reason: VainReason) -> None:
+        """There is nobody, as far as this look goes."""
+        if self._reason != VainReason.UNPROVEN:
+            self._reason = reason
+
+    def vain(self) -> VainSearch:
+        """Why it has found nobody."""
+        state, queues = self.state, self.state.queues
+        reach: tuple[int, ...] = (queues.path[self.queue][-1] if self._takes_back else self.queue,)
+        if state.settings.preempt_across:
+            reach = tuple(vertex for vertex, path in enumerate(queues.path) if len(path) == 1)
+        uncertain = queues.bursts or state.bookings.clearings or self.shapes[0].terms is not None
+        return VainSearch(
+            VainReason.UNPROVEN if uncertain else self._reason,
+            (state.version, state.now_ms),
+            reach,
+            sum([state.joined[vertex] for vertex in reach]),
+            self._spared_until(),
+            self._takes_back,
+            self.together,
+            self._short,
+            state.capacity.gained_mark,
+        )
+
+    def _spared_until(self) -> int:
+        """The first cell time at which more of what is in reach may be stopped."""
+        until_ms = self.rules.spared_until(self._in_reach)
+        return int(until_ms[until_ms > self.state.now_ms].min(initial=FOREVER))
+
     def still(self, victims: Sequence[int]) -> dict[int, int]:
         """`still_victims`."""
-        # The caller sees to it that the queue is within its quota if anything is taken back.
-        self.together = True
         lacks = self._lacks(self.state.queues)
         sources = self._sources(frozenset(slot for _, slot in lacks) | self._slots_short_of_room())
         self.requests.update(self.state.workloads.classes)
@@ -337,7 +485,7 @@ class _Search:
     def alike(self, victim: int) -> list[tuple[int, int]]:
         """`alike`."""
         state, w, capacity = self.state, self.state.workloads, self.state.capacity
-        if self._may_take_back() or capacity.find(self.shapes[0]) != NOWHERE:
+        if self._takes_back or capacity.find(self.shapes[0]) != NOWHERE:
             return []
         self.requests.update(w.classes)
         candidates = self._candidates({})
@@ -373,6 +521,14 @@ class _Search:
                     found[lack.vertex, lack.slot] = lack.short
         return found
 
+    def _lacks_without(self, rows: Sequence[int]) -> dict[tuple[int, int], int]:
+        """The same once these workloads' charges are given back."""
+        state, queues = self.state, self.state.queues
+        with queues.trial():
+            for row in rows:
+                queues.give_back(state.workloads.queue[row], state.charge_of(row), state.now_ms)
+            return self._lacks(queues)
+
     def _slots_short_of_room(self) -> frozenset[int]:
         """Slots of the charge that nodes are too full for: devices if it asks for any, else everything."""
         if _placed_without(self.state, self.shapes, self.counts, ()) is not None:
@@ -381,30 +537,9 @@ class _Search:
         devices = frozenset(slot for slot, _ in self.charge if slot % len(RESOURCES) == gpu)
         return devices or frozenset(slot for slot, _ in self.charge)
 
-    def _may_go_together(self) -> bool:
-        """True if it would take back from others, were it not for lower work of its own queue."""
-        if beyond_own_quota(self.state, self.queue, self.charge) is None or not self._others_borrow():
-            return False
-        return bool(self.rules.lower_in_reach(bound_rows(self.state)).any())
-
-    def _may_take_back(self) -> bool:
-        """True if the preemptor keeps within its queue's nominal quota and another queue does not."""
-        within = self.together or beyond_own_quota(self.state, self.queue, self.charge) is None
-        return within and self._others_borrow()
-
-    def _others_borrow(self) -> bool:
-        """True if the queue takes quota back at all, and another is above its own."""
-        queues = self.state.queues
-        return queues.specs[self.queue].reclaim != "never" and any(
-            queues.borrowed(queue, slot)
-            for slot, _ in self.charge
-            for queue in range(len(queues.specs))
-            if queue != self.queue
-        )
-
     def _sources(self, contested: frozenset[int]) -> Sources:
         """The queues above their nominal quota from which the preemptor may take work back."""
-        return sources(self.settled, self.queue, contested) if self._may_take_back() else {}
+        return sources(self.settled, self.queue, contested) if self._takes_back else {}
 
     # -- who, and at what cost ----------------------------------------------------------------------------------------
 
@@ -413,9 +548,13 @@ class _Search:
         w = self.state.workloads
         rows = np.flatnonzero(np.logical_or.reduce([view(w.state) == state for state in BOUND]))
         rows = rows[view(w.preempting)[rows] == NONE]
+        rows = rows[self.rules.lower_in_reach(rows) | self.rules.taken_back(rows, sources)]
+        self._in_reach = rows
         tier = self._tiers(rows, sources)
         rows, tier = rows[tier >= 0], tier[tier >= 0]
         keep = ~self.rules.spares(SparingRule.THRASHED, rows)
+        if not keep.all():
+            self._reason = VainReason.UNPROVEN
         rows, tier = rows[keep], tier[keep]
         if not len(rows):
             return None
@@ -471,6 +610,13 @@ class _Search:
     ) -> list[int] | None:
         state = self.state
         w = state.workloads
+        quotas = [Quota(self._given_back(vertex, slot), short) for (vertex, slot), short in lacks.items()]
+        for at, quota in zip(lacks, quotas, strict=True):
+            given = int(quota.amount.sum())
+            if given < quota.short:
+                self._found_vain(VainReason.QUOTA)
+                self._short = at, given
+                return None
         bound = self._bound_by(candidates)
         # Slots of one group of tasks that go anywhere can be counted: all else is tried out.
         counted = len(self.shapes) == 1 and not bound
@@ -484,7 +630,6 @@ class _Search:
             return claims is not None
 
         asks = list(zip(self.shapes, self.counts, strict=True))
-        quotas = [Quota(self._given_back(vertex, slot), short) for (vertex, slot), short in lacks.items()]
         classes, joint = view(w.cls), None if counted else fits
         what = state.capacity, state.allocations, self.requests, classes, asks, candidates
         request = self.shapes[0].topology
@@ -492,7 +637,12 @@ class _Search:
             for row in bound:
                 state.shift_company(row, -1)
             if request is None or request.required is None:
-                return cheapest(*what, quotas=quotas, limits=_Limits(self, sources), fits=joint)
+                field = VictimField(state.capacity, self.requests, asks, quotas, candidates)
+                found = cheapest_of(field, state.allocations, classes, limits=_Limits(self, sources), fits=joint)
+                if found is None:
+                    self._found_vain(VainReason.UNPROVEN if field.enough() or bound else VainReason.ROOM)
+                return found
+            self._found_vain(VainReason.UNPROVEN)
             tree = domain_room(state.capacity).tree
             level, _ = levels_asked(tree, request)
             domains = tree.domain[level][tree.position]
@@ -518,7 +668,8 @@ class _Search:
         state = self.state
         w, a = state.workloads, state.allocations
         flavor, resource = divmod(slot, len(RESOURCES))
-        used = np.flatnonzero(view(a.workload) != NONE)
+        # An unused entry has row -1.
+        used = np.flatnonzero((view(a.workload) != NONE) & (self.tier.take(view(a.workload)) >= 0))
         workload = view(a.workload)[used]
         entry = view(self.requests.first)[view(w.cls)[workload]] + view(a.group)[used]
         quantity = view(self.requests.by_resource[resource])[entry] * view(a.count)[used]
@@ -526,8 +677,11 @@ class _Search:
             pool = state.capacity.pool_of[state.queues.flavors.names[flavor]]
             quantity *= view(state.capacity.pool)[view(a.node)[used]] == pool
         sums = np.bincount(workload, weights=quantity, minlength=len(w.ids)).astype(np.int64)
-        reaches = np.array([vertex in path for path in state.queues.path], bool)
-        return np.asarray(sums * (reaches[view(w.queue)] & (self.tier >= 0)))
+        rows = np.flatnonzero(sums)
+        queues = view(w.queue)[rows]
+        off = [queue for queue in set(queues.tolist()) if vertex not in state.queues.path[queue]]
+        sums[rows[np.isin(queues, off)]] = 0
+        return sums
 
     def _verified(self, found: list[int], *, exact: bool) -> Preemption | None:
         """The set, without those that are not needed after all unless it is `exact`; None when it is not enough."""
@@ -575,11 +729,9 @@ class _Limits:
         self._taken: dict[Place, list[int]] = {at: [] for at in places}
         """Quantities of the victims below the place, ascending."""
         self._sums = dict.fromkeys(places, 0)
-        leaving = Counter(state.workloads.queue[row] for row in search.leaving)
-        self._left = {
-            queue: state.queues.disruptions_left(queue, state.now_ms) - leaving[queue]
-            for queue in range(len(state.queues.specs))
-        }
+        self._leaving = Counter(state.workloads.queue[row] for row in search.leaving)
+        self._left: dict[int, int] = {}
+        """Queue -> the disruptions that its limit still allows, once it was asked for."""
         self._charges: dict[int, dict[int, int]] = {}
         self._ways: dict[int, tuple[Place, ...]] = {}
         """Victim -> the places it was counted at."""
@@ -588,6 +740,8 @@ class _Limits:
         """Count the workload in; False when that would pass a limit."""
         queue = self._state.workloads.queue[row]
         way = self._way(row, queue)
+        if queue not in self._left:
+            self._left[queue] = self._state.queues.disruptions_left(queue, self._state.now_ms) - self._leaving[queue]
         if way is None or self._left[queue] <= 0:
             return False
         self._left[queue] -= 1

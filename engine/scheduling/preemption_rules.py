@@ -57,12 +57,15 @@ def sources(tree: QueueTree, queue: int, slots: Iterable[int]) -> Sources:
     """The queues that work may be taken back from: they draw above their quota, as does every vertex between them and
     the common ancestor."""
     found: Sources = {}
-    ancestors, slots = set(tree.path[queue]), sorted(slots)
-    for other, path in enumerate(tree.path):
-        below = [vertex for vertex in path if vertex not in ancestors]
+    slots = sorted(slots)
+    ancestors, marks = tree.path[queue], tree.above_quota()
+    marks[list(ancestors)] = False
+    above = {slot: set(np.flatnonzero(marks[:, slot]).tolist()) for slot in slots}
+    for other in sorted(set().union(*above.values())):
+        below = [vertex for vertex in tree.path[other] if vertex not in ancestors]
         for slot in slots:
-            if below and all(tree.borrowed(vertex, slot) for vertex in below):
-                found.setdefault(other, []).append(tuple((vertex, slot) for vertex in below))
+            if above[slot].issuperset(below):
+                found.setdefault(other, []).append(tuple([(vertex, slot) for vertex in below]))
     return found
 
 
@@ -104,8 +107,8 @@ class PreemptionRules:
 
     def spared_until(self, rows: Rows) -> Numbers:
         """Cell time from which each may be stopped, by SparingRule.MIN_RUNTIME."""
-        w, specs = self._state.workloads, self._state.queues.specs
-        least = np.array([spec.min_runtime_ms for spec in specs], np.int64)[view(w.queue)[rows]]
+        w = self._state.workloads
+        least = self._state.queues.in_columns.min_runtime_ms[view(w.queue)[rows]]
         evicted_at = view(w.evicted_at)[rows]
         ran = np.where(self.expired_burst(rows), 0, view(w.started)[rows] + least)
         return np.maximum(ran, np.where(evicted_at >= 0, evicted_at + wl.MIN_TURN_MS, 0))
@@ -113,6 +116,8 @@ class PreemptionRules:
     def expired_burst(self, rows: Rows) -> Mask:
         """Work that runs in a burst whose window has passed."""
         w = self._state.workloads
+        if not self._state.queues.bursts:
+            return np.zeros(len(rows), bool)
         over = np.array([self._burst_is_over(queue) for queue in range(len(self._state.queues.specs))], bool)
         return np.asarray((view(w.flags)[rows] & ev.BURST > 0) & over[view(w.queue)[rows]])
 

@@ -93,6 +93,13 @@ def cheapest(
     whether room there counts; all by default.
     """
     field = VictimField(capacity, requests, asks, quotas, candidates, within)
+    return cheapest_of(field, allocations, classes, limits=limits, fits=fits)
+
+
+def cheapest_of(
+    field: VictimField, allocations: Allocations, classes: Rows, *, limits: VictimLimits | None, fits: Fits | None
+) -> list[int] | None:
+    """`cheapest` in a field. When that finds no set, all candidates of the field are open."""
     if field.enough() and (fits is None or fits([])):
         return []
     for _ in field.open_by_level(allocations, classes):

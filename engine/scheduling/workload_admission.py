@@ -14,7 +14,7 @@ happened meanwhile. `engine.scheduling.preemption` would find the same victims o
 from __future__ import annotations
 
 from array import array
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -243,18 +243,15 @@ def is_single(state: State, row: int) -> bool:
 
 
 class Preemptor:
-    """Makes room for one workload after the other. Remembers searches in vain, as long as nothing changes."""
+    """Makes room for one workload after the other."""
 
-    def __init__(self, state: State, binder: Binder) -> None:
+    def __init__(self, state: State, memory: CycleMemory, binder: Binder) -> None:
         self._state = state
+        self._memory = memory
         self._binder = binder
         self._exchanges = Exchange(state)
         self._all_end_soon_at = (-1, False)
         """State version, and whether then all that ran was likely to end soon."""
-        self._in_vain: set[Hashable] = set()
-        """Searches for victims that found nobody, in the state of `_in_vain_at`: what waits is mostly alike."""
-        self._in_vain_at = (-1, -1)
-        """(version, cell ms) of the state."""
 
     def anyone_preempts(self) -> bool:
         """True if some workload may preempt others as things are."""
@@ -284,7 +281,7 @@ class Preemptor:
             return None
         counts = state.workloads.class_at(row).least
         for shapes in variants(state, row):
-            found = self._victims(row, shapes, counts)
+            found = self._memory.vain.victims(row, shapes, counts)
             if found is None:
                 continue
             victims = np.array([victim for victim, _ in found.victims], np.int64)
@@ -300,21 +297,6 @@ class Preemptor:
             return CandidateVerdict.STARTED
         return None
 
-    def _victims(self, row: int, shapes: tuple[Shape, ...], counts: tuple[int, ...]) -> preemption.Preemption | None:
-        """`preemption.find`, which is asked once for all of a queue and priority that want the same."""
-        state, w = self._state, self._state.workloads
-        if self._in_vain_at != (state.version, state.now_ms):
-            self._in_vain_at = (state.version, state.now_ms)
-            self._in_vain.clear()
-        charge = state.charge_if(row, shapes, counts)
-        search = w.queue[row], w.priority[row], shapes, counts, tuple(charge)
-        if search in self._in_vain:
-            return None
-        found = preemption.find(state, row, shapes, counts, charge)
-        if found is None:
-            self._in_vain.add(search)
-        return found
-
     def _exchange(self, row: int) -> bool:
         """Start it in the place of the victim that is next in a run of like preemptors, if there is one."""
         shapes = next(variants(self._state, row), None) if self._binder.max_at_once > 1 else None
@@ -329,6 +311,8 @@ class Preemptor:
     def _all_end_soon(self) -> bool:
         """True if all running work is likely to end soon: then no victim is looked for."""
         state = self._state
+        if not state.settings.preempt_after_ms:
+            return False
         if self._all_end_soon_at[0] != state.version:
             soon = preemption.waiting_is_better(state, preemption.bound_rows(state))
             self._all_end_soon_at = (state.version, soon)
@@ -465,7 +449,8 @@ class Admission:
         state = self._state
         named = state.workloads.class_at(row).reservation
         if self._memory.reservation is None and state.pending.by_class and not named:
-            promise = PromisedStart(state, row)
+            promise = PromisedStart(state, row, self._memory.ended_by_promise)
+            self._memory.ended_by_promise = promise.ended
             # What no running work stands in the way of (nodes are down, or its groups never fit together) holds up
             # nobody: there is no time to promise.
             if promise.start_ms is not None and promise.start_ms > state.now_ms:

@@ -136,6 +136,7 @@ def queue_added(state: State, event: ev.QueueAdded) -> None:
     with charges_following(state, (event.queue,)):
         state.queues.add(event.queue)
     state.workloads_of_queue.append({})
+    state.joined.append(0)
 
 
 def queue_changed(state: State, event: ev.QueueChanged) -> None:

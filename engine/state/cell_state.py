@@ -118,6 +118,9 @@ class State(Table):
         self.usage: Usage = usage_of(self)
         self.workloads_of_queue: list[dict[int, int]] = [{} for _ in self.queues.specs]
         """For each queue: priority value -> workloads placed or running."""
+        self.joined: list[int] = [0] * len(self.queues.specs)
+        """For each vertex: how often work there or below was placed, was given more, or got another priority. While it
+        stays the same, nobody runs there who did not before."""
         self.tenant_use: dict[tuple[int, int], list[int]] = {}
         """(queue, tenant) -> quantities its workloads there ask for that are placed or running."""
         for row in bound:
@@ -297,6 +300,8 @@ class State(Table):
         if not self.queues.flavored(w.queue[row]):
             if counts is workload_class.counts:
                 return workload_class.charge
+            if counts is workload_class.least:
+                return workload_class.least_charge
             return self.queues.total_charge(workload_class.request_of(counts))
         none = [0] * len(counts)
         return self.queues.charge_of(
@@ -316,9 +321,16 @@ class State(Table):
         counts = self.workloads_of_queue[queue]
         value = w.priority_value[priority]
         counts[value] = counts.get(value, 0) + more
+        if more > 0:
+            self.note_joined(queue)
         use = self.tenant_use.setdefault((queue, tenant), [0, 0, 0, 0])
         for i, quantity in enumerate(w.classes[cls].request):
             use[i] += more * quantity
+
+    def note_joined(self, queue: int) -> None:
+        """Work of the queue was placed, was given more, or got another priority."""
+        for vertex in self.queues.path[queue]:
+            self.joined[vertex] += 1
 
     def cell_share(self, request: Vector) -> int:
         """Largest part of the cell's total of any resource that the request takes, in parts per million."""

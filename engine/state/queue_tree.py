@@ -127,6 +127,15 @@ class Lack(NamedTuple):
     short: int
 
 
+class TreeColumns(NamedTuple):
+    """What the specs of the vertices say, as arrays."""
+
+    limited: Mask
+    """By vertex and slot: whether some vertex of the same tree has a nominal quota."""
+    root: Numbers
+    min_runtime_ms: Numbers
+
+
 class QueueTree(Table):
     """Vertices in creation order; a parent always comes before its children."""
 
@@ -163,8 +172,8 @@ class QueueTree(Table):
         self.starts = Starts()
         """Counted for the objectives of these specs."""
         self.slots = len(self.flavors.names) * WIDTH
-        self._limited_slots: Mask | None = None
-        """`limited` as an array; None when it has to be made anew."""
+        self._columns: TreeColumns | None = None
+        """None when it has to be made anew."""
         self.row_of = {spec.name: row for row, spec in enumerate(self.specs)}
         self.path: list[tuple[int, ...]] = []
         """Rows from the queue itself up to its root."""
@@ -249,7 +258,7 @@ class QueueTree(Table):
         return True
 
     def _link(self, row: int) -> None:
-        self._limited_slots = None
+        self._columns = None
         parent_name = self.specs[row].parent
         self.children.append([])
         if parent_name:
@@ -276,7 +285,7 @@ class QueueTree(Table):
 
     def _rebuild(self, root: int) -> None:
         """Work out everything derived in the tree below a root."""
-        self._limited_slots = None
+        self._columns = None
         members = [root]
         for row in members:
             members += self.children[row]
@@ -531,6 +540,10 @@ class QueueTree(Table):
                         break
         return flags
 
+    def passes_quota(self, reach: Reach) -> bool:
+        """True if a vertex that these reach draws more than its quota."""
+        return any(self.drawn[i] > self.quota[i] for _, path in reach for i in path)
+
     # -- charging -----------------------------------------------------------------------------------------------------
 
     def charge(self, queue: int, charge: Charge, now_ms: int, workloads: int = 1) -> None:
@@ -641,6 +654,25 @@ class QueueTree(Table):
                 self.charge(*other, now_ms)
         return False
 
+    def counted_on(self, queue: int, charge: Charge) -> list[tuple[int, int, int]]:
+        """(index of the draw, slot, most it may be before the charge would pass a ceiling) on the path of the queue."""
+        places = [
+            (vertex * self.slots + slot, slot, quantity) for slot, quantity in charge for vertex in self.path[queue]
+        ]
+        return [(i, slot, self.ceiling[i] - more) for i, slot, more in places if self.ceiling[i] != NO_LIMIT]
+
+    def leaves_plenty(self, charge: Charge, counted_on: list[tuple[int, int, int]]) -> bool:
+        """True if what is counted on stays possible even if all of the charge came on top there."""
+        drawn = self.drawn
+        for i, slot, most in counted_on:
+            have = drawn[i]
+            for other, quantity in charge:
+                if other == slot:
+                    have += quantity
+            if have > most:
+                return False
+        return True
+
     def _have_plenty(self, charge: Charge, others: Sequence[tuple[int, Charge]]) -> bool:
         """A quick sufficient condition: the others stay below every ceiling on their paths even if all of the charge
         and of their own came on top.
@@ -722,26 +754,40 @@ class QueueTree(Table):
 
     def anyone_borrows(self) -> bool:
         """True if any vertex draws more than its quota in a limited slot."""
-        return any(self.limited) and bool(self._above_quota().any())
+        return any(self.limited) and bool(self.above_quota().any())
 
     def others_borrow(self, queue: int) -> bool:
         """True if any vertex off the queue's path, in its tree, does."""
         path = self.path[queue]
         if not self.limited[queue] or (len(path) == 1 and not self.children[queue]):
             return False
-        return any(
-            self.path[vertex][-1] == path[-1] and vertex not in path
-            for vertex in np.flatnonzero(self._above_quota().any(axis=1)).tolist()
-        )
+        above = self.above_quota().any(axis=1) & (self.in_columns.root == path[-1])
+        above[list(path)] = False
+        return bool(above.any())
 
-    def _above_quota(self) -> Mask:
+    def others_borrow_of(self, queue: int, slots: Iterable[int]) -> bool:
+        """True if any vertex of any tree but the queue itself does, in one of these slots."""
+        above = self.above_quota()[:, list(slots)]
+        above[queue] = False
+        return bool(above.any())
+
+    def above_quota(self) -> Mask:
         """For each vertex and slot."""
-        if self._limited_slots is None:
+        above = (view(self.drawn) > view(self.quota)).reshape(-1, self.slots)
+        return np.asarray(above & self.in_columns.limited)
+
+    @property
+    def in_columns(self) -> TreeColumns:
+        """What the specs say of each vertex, as arrays. Not to be changed."""
+        if self._columns is None:
             slots = range(self.slots)
             bits = [[mask >> slot & 1 for slot in slots] for mask in self.limited]
-            self._limited_slots = np.array(bits, bool).reshape(-1, self.slots)
-        above = (view(self.drawn) > view(self.quota)).reshape(-1, self.slots)
-        return np.asarray(above & self._limited_slots)
+            self._columns = TreeColumns(
+                np.array(bits, bool).reshape(-1, self.slots),
+                np.array([path[-1] for path in self.path], np.int64),
+                np.array([spec.min_runtime_ms for spec in self.specs], np.int64),
+            )
+        return self._columns
 
     def over(self, vertex: int, now_ms: int) -> Charge:
         """The vertex's draw above its ceiling at that time: its quota was reduced, or its burst window is over."""

@@ -183,6 +183,8 @@ def _count_bound(state: State, rows: Rows, sign: int) -> list[tuple[int, Vector,
     for both in np.flatnonzero(numbers).tolist():
         of_queue, value = state.workloads_of_queue[both // width], w.priority_value[both % width]
         of_queue[value] = of_queue.get(value, 0) + sign * int(numbers[both])
+        if sign > 0:
+            state.note_joined(both // width)
     return [(queue, (v[0], v[1], v[2], v[3]), count) for queue, (v, (count,)) in by_queue.items()]
 
 
@@ -414,6 +416,7 @@ def rate(state: State, row: int) -> None:
 def recharge(state: State, row: int, before: Charge) -> None:
     state.ledger.charge(state, row)
     state.shift_charge(row, before)
+    state.note_joined(state.workloads.queue[row])
     state.ends.add(state.workloads.expected_end(row, state.now_ms), row)
     if row in state.usage.of:
         state.usage.renew(state, row)

@@ -117,8 +117,8 @@ class WorkloadClass:
     """Workloads that ask for the same: groups, estimate, reservation, bonds. Decisions and reasons go by class."""
 
     __slots__ = (
-        "array", "bonds", "charge", "counts", "estimate_ms", "groups", "least", "request", "reservation", "rigid",
-        "shapes", "single", "tasks",
+        "array", "bonds", "charge", "counts", "estimate_ms", "groups", "least", "least_charge", "request",
+        "reservation", "rigid", "shapes", "single", "tasks",
     )  # fmt: skip
 
     def __init__(self, key: ClassKey) -> None:
@@ -131,6 +131,8 @@ class WorkloadClass:
         """Request of all tasks together."""
         self.charge: Charge = QueueTree.total_charge(self.request)
         """The same, as what it costs where there are no quotas by pool."""
+        self.least_charge: Charge = QueueTree.total_charge(self.request_of(self.least))
+        """What the fewest tasks that are enough cost there."""
         self.rigid = self.least == self.counts
         """True if it runs with all its tasks or not at all."""
         self.single = self.counts == (1,)

@@ -362,6 +362,31 @@ def test_for_all_that_ask_for_the_same_victims_are_searched_for_once(monkeypatch
     assert engine.workload("a0").state == "running"
 
 
+def test_a_search_in_vain_is_made_again_only_when_something_that_matters_to_it_has_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = Engine.open(None, cell=cell(queue("a"), queue("b"), nodes=3))
+    engine.command(cmd.Submit(workloads=(work("firm", priority_class="firm"), work("low"), work("other", "b"))))
+    searched: list[str] = []
+    find = preemption.find
+
+    def counted(state: State, row: int, *rest: Any) -> Preemption | None:
+        searched.append(state.workloads.ids[row])
+        return find(state, row, *rest)
+
+    monkeypatch.setattr(preemption, "find", counted)
+    engine.command(cmd.Submit(workloads=(work("p", nodes=3, priority_class="high"),)))
+    assert searched == ["p"], "with low gone there is too little room"
+    engine.command(cmd.Submit(workloads=(work("q", "b", nodes=3),)))
+    engine.advance(engine.now_ms + 1000)
+    assert searched == ["p"], "nothing of that matters"
+    engine.command(cmd.SetSettings(settings=msgspec.structs.replace(engine.state.settings, preempt_across=True)))
+    assert searched == ["p", "p"], "others are in reach"
+    engine.command(cmd.Cancel(ids=("firm",)))
+    assert searched == ["p", "p", "p"], "a node has gained room"
+    assert engine.workload("p").state == "running"
+
+
 def crowd(rng: random.Random) -> CellSpec:
     """root -> (a, b, c -> (c1, c2)), with quotas for about what there is or without any."""
     limited = rng.random() < 0.8
