@@ -28,6 +28,7 @@ from engine.model.twin_queries import (
     AskRun,
     AskStart,
     DryRun,
+    Options,
     RunError,
     RunStatus,
     StartEstimate,
@@ -151,7 +152,12 @@ class Twins:
         before = self._runs[run_id].answer
         found = what.answer if what.answer is not None else before
         if isinstance(found, StartEstimate) and isinstance(before, StartEstimate):
-            found = msgspec.structs.replace(found, forecast=before.forecast)
+            now = self.starts.refine(found) if what.answer is not None else before.forecast
+            # What has started meanwhile has none any more.
+            found = msgspec.structs.replace(found, forecast=now or before.forecast)
+        ask = self._runs[run_id].ask
+        if isinstance(found, Options) and isinstance(ask, AskOptions) and what.answer is not None:
+            found = self.starts.refine_options(ask, found)
         if not what.whole:
             self._note(run_id, progress_permille=min(what.permille, 999), answer=found)
             return

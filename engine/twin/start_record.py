@@ -133,7 +133,6 @@ class StartRecord:
             logs=np.log(np.array([one.waits for one in kept], np.float64).reshape(-1, len(EQUAL)) + MINUTE_MS),
             queue=np.array([one.queue for one in kept], np.int64),
             priority=np.array([one.priority for one in kept], np.int64),
-            expected=np.array([math.log((one.told.line_ms or 0) + MINUTE_MS) for one in kept]),
             waits=np.array([math.log(max(ms, 0) + MINUTE_MS) for ms in waited]),
             seen=np.array([one.start_ms is not None for one in kept], bool),
         )

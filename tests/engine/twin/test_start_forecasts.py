@@ -283,7 +283,6 @@ def outcomes(count: int, wait: Callable[[LineWaits, int], float], seen_share: fl
         logs=logs,
         queue=queue,
         priority=np.zeros(count, np.int64),
-        expected=logs @ EQUAL,
         waits=np.where(seen, waits, waits - 1.0),
         seen=seen,
     )
