@@ -247,7 +247,9 @@ def dry_run_lines(view: DryRun) -> list[str]:
 
 
 def _trial(trial: Trial, view: DryRun) -> list[tuple[str, str]]:
-    pairs = [("starts", "at once" if trial.starts_now else start(trial.start, view.at_ms, view.horizon_ms))]
+    told = forecast_facts(trial.forecast, view.at_ms)[:1]
+    ahead = "at once" if trial.starts_now else start(trial.start, view.at_ms, view.horizon_ms)
+    pairs = told or [("starts", ahead)]
     if trial.reason:
         pairs.append(("not now", printable(trial.reason)))
     if trial.end_p50_ms is not None:

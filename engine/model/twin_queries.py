@@ -245,6 +245,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """Cost to its end, or as far as the horizon goes."""
     reason: str
     """The primary reason why it does not start now, in words; empty when it starts."""
+    forecast: StartForecast | None = None
+    """Where it would wait, and is no member of an array: its start, by the line ahead of it and by the runs."""
 
 
 class DryRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer", tag="run"):

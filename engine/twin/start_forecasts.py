@@ -24,7 +24,17 @@ from engine.model.errors import RefusedError
 from engine.model.quantities import MIN_RUNS
 from engine.model.spec_parts import MINUTE_MS
 from engine.model.specs import WorkloadSpec, WorkloadState
-from engine.model.twin_queries import AskOptions, ForecastKind, Options, OptionTrial, StartEstimate, StartForecast
+from engine.model.twin_queries import (
+    AskOptions,
+    AskRun,
+    DryRun,
+    ForecastKind,
+    Options,
+    OptionTrial,
+    StartEstimate,
+    StartForecast,
+    Trial,
+)
 from engine.reads import pending_reasons as why
 from engine.state.cell_state import State
 from engine.state.run_times import HistoricRunTimes, RunTimes
@@ -130,21 +140,38 @@ class StartForecasts:
 
     def refine_options(self, ask: AskOptions, found: Options) -> Options:
         """The comparison with a forecast for each option that would wait."""
-        trials = tuple(
-            self._of_option(spec, trial, ask) for spec, trial in zip(ask.workloads, found.trials, strict=True)
-        )
-        return msgspec.structs.replace(found, trials=trials)
+        pairs = zip(ask.workloads, found.trials, strict=True)
+        return msgspec.structs.replace(found, trials=tuple(self._of_option(ask, spec, trial) for spec, trial in pairs))
 
-    def _of_option(self, spec: WorkloadSpec, trial: OptionTrial, ask: AskOptions) -> OptionTrial:
-        now_ms = self._engine.now_ms
-        if not trial.reason or spec.not_before_ms > now_ms:
+    def _of_option(self, ask: AskOptions, spec: WorkloadSpec, trial: OptionTrial) -> OptionTrial:
+        if not trial.reason or spec.not_before_ms > self._engine.now_ms:
             return trial
+        end_ms = self._engine.now_ms + ask.horizon_ms
+        starts = sorted(end_ms if one.started_ms is None else one.started_ms for one in trial.attempts)
+        # Without arrivals the twin's starts are too early.
+        seeds = len(starts) if trial.arrivals == ask.arrivals else 0
+        middle_ms = starts[(len(starts) - 1) // 2] if starts else end_ms
+        return msgspec.structs.replace(trial, forecast=self._of_tried(spec, middle_ms, seeds))
+
+    def refine_trials(self, ask: AskRun, found: DryRun) -> DryRun:
+        """The trials with a forecast for each that would wait; without one for members of an array."""
+        specs = {spec.id: spec for spec in ask.workloads if spec.not_before_ms <= self._engine.now_ms}
+
+        def told(trial: Trial) -> Trial:
+            if trial.starts_now or trial.id not in specs:
+                return trial
+            middle_ms = found.at_ms + found.horizon_ms if trial.start.p50_ms is None else trial.start.p50_ms
+            forecast = self._of_tried(specs[trial.id], middle_ms, trial.start.runs)
+            return msgspec.structs.replace(trial, forecast=forecast)
+
+        return msgspec.structs.replace(found, trials=tuple(map(told, found.trials)))
+
+    def _of_tried(self, spec: WorkloadSpec, middle_ms: int, seeds: int) -> StartForecast:
+        """The forecast of work that is not submitted, and that starts then in the middle one of so many runs."""
         found = self.of_spec(spec)
-        starts = sorted(one.started_ms or now_ms + ask.horizon_ms for one in trial.attempts)
-        if len(starts) >= MIN_RUNS and trial.arrivals == ask.arrivals:
-            by = moved_by(found, starts[(len(starts) - 1) // 2])
-            found = refined(found, Refinement(0, now_ms, len(starts), by))
-        return msgspec.structs.replace(trial, forecast=found)
+        if seeds < MIN_RUNS:
+            return found
+        return refined(found, Refinement(0, found.at_ms, seeds, moved_by(found, middle_ms)))
 
     def _unrefined(self, row: int, depth: int = 0) -> StartForecast | None:
         if not self._waits(row):
