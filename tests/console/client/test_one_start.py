@@ -17,6 +17,7 @@ from console.views.sections import section_lines
 from console.views.what_if import dry_run_lines, forecast_facts
 from console.views.workload import workload_columns
 from engine.admission.fleet_routing import offer_of
+from engine.control import Engine
 from engine.external.mirror_report import Mirrored
 from engine.external.slurm.records import Job
 from engine.loop import EngineLoop
@@ -24,22 +25,29 @@ from engine.model.commands import Submit
 from engine.model.quantities import MIN_RUNS
 from engine.model.twin_queries import AskOptions, AskRun, AskStart, DryRun, Options, StartEstimate, StartForecast
 from recommender.estimates.queries import QuoteRequest
+from tests.support.cells import small_cell
 from tests.support.gates import gate_of
 from tests.support.patience import PATIENCE_S
-from tests.support.served import HOUR_MS, gpu_job, running_loop, served_on_unix
+from tests.support.served import HOUR_MS, gpu_job, served_on_unix
 
 Shell = Callable[..., str]
 
 
-@pytest.fixture
-def loop() -> Iterator[EngineLoop]:
-    """A small cell at one moment, in which others run and `waits` waits."""
-    with running_loop() as running:
-        running.call(lambda _: setattr(running, "paused", True))
-        running.call(lambda _: setattr(running.twins.starts, "keep", lambda: False))
-        specs = (gpu_job("runs", tasks=4), gpu_job("first", tasks=3), gpu_job("waits", tasks=2))
-        running.call(lambda engine: engine.command(Submit(workloads=specs)))
-        yield running
+@pytest.fixture(params=["room", "quota"])
+def loop(request: pytest.FixtureRequest) -> Iterator[EngineLoop]:
+    """A small cell at one moment, in which others run, `first` waits, and `waits` behind it: for room, or for quota."""
+    quota = {"gpu_milli": 16_000} if request.param == "quota" else None
+    runs, first = (2, 1) if quota else (4, 3)
+    engine = Engine.open(None, cell=small_cell(quota=quota))
+    specs = (gpu_job("runs", tasks=runs), gpu_job("first", tasks=first), gpu_job("waits", tasks=2))
+    engine.command(Submit(workloads=specs))
+    running = EngineLoop(engine)
+    running.paused = True
+    running.twins.starts.keep = lambda: False  # type: ignore[method-assign]
+    running.start()
+    yield running
+    running.stop()
+    engine.close()
 
 
 @pytest.fixture
@@ -72,9 +80,12 @@ def starts(found: StartForecast) -> str:
     return dict(forecast_facts(found, found.at_ms))["starts"]
 
 
-def test_before_the_twin_has_run_ahead_all_faces_say_the_same(client: Client, shell: Shell) -> None:
+def test_before_the_twin_has_run_ahead_all_faces_say_the_same(
+    client: Client, shell: Shell, request: pytest.FixtureRequest
+) -> None:
     told = forecast(client)
     assert told.seeds == 0
+    assert told.kind in request.node.name
     assert starts(told) in shell("why", "waits")
     assert starts(told) in shell("get", "workloads", "waits")
     page = section_lines(workload_columns(client.workload("waits"), 78, starts=told)[0])
