@@ -61,8 +61,9 @@ KEEP_EVERY_MS = 2 * MINUTE_MS
 """Cell time between two forecasts that are kept: those of three days are looked at."""
 REFINED_MS = 10 * MINUTE_MS
 """Cell time for which runs of the twin refine what is told of their workload."""
-TWIN_SHARE = 0.5
-"""Of the median of the runs in the expected wait, in logarithms, beside the line and the record."""
+TWIN_SHARE = 0.25
+"""Of the median of the runs in the expected wait, in logarithms, beside the line and the record: the runs alone are
+further off than these (docs/measured.md)."""
 
 
 class Refinement(NamedTuple):
