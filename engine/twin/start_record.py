@@ -40,11 +40,10 @@ class KeptStart(msgspec.Struct):
     """Cell time; None while it is not known."""
 
     def held(self, now_ms: int) -> bool | None:
-        """Whether it started by p90; None while that is not known."""
+        """Whether it started by p90; None until then. Counted as soon as it starts, the short waits would be known
+        first, and the record would be too good."""
         p90_ms = self.told.p90_ms or 0
-        if self.start_ms is None:
-            return None if now_ms <= p90_ms else False
-        return self.start_ms <= p90_ms
+        return None if now_ms <= p90_ms else self.start_ms is not None and self.start_ms <= p90_ms
 
 
 class StartRecord:

@@ -287,21 +287,35 @@ def test_one_that_waits_is_kept_every_other_minute_and_none_where_nothing_waits(
 def test_the_record_says_how_p90_held_and_is_kept_over_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     engine = Engine.open(path, cell=cell(1))
-    submit(engine, *(job(f"w{i}") for i in range(5)))
+    submit(engine, *(job(f"w{i}") for i in range(9)))
     first = forecast(engine, "w1")
     assert (first.alike, first.p90_held_permille) == (0, None)
-    kept(engine, 3)
-    before = engine.state.workloads.row("w4")
+    kept(engine, 7)
+    before = engine.state.workloads.row("w8")
     starts = StartForecasts(engine)
     found = starts.of(before)
     engine.close()
     again = Engine.open(path)
-    same = StartForecasts(again).of_workload("w4")
+    same = StartForecasts(again).of_workload("w8")
     again.close()
     assert found is not None
     assert found.alike > 20
     assert found.p90_held_permille is not None
     assert same == found
+
+
+def test_a_forecast_counts_in_the_record_once_its_p90_has_passed_however_early_it_started() -> None:
+    engine = full(nodes=1, waiting=1)
+    starts = kept(engine, 1)
+    first = engine.estimates()[0]
+    assert engine.workload("w0").state == "running"
+    assert first.p90_ms is not None
+    assert first.p90_ms > engine.now_ms
+    starts.record.learn()
+    assert starts.record.held("room") == (0, 0)
+    engine.advance(max(one.p90_ms or 0 for one in engine.estimates()) + 1)
+    starts.record.learn()
+    assert starts.record.held("room") == (25, 25)
 
 
 def test_only_the_newest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
