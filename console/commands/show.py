@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 
 
 WHY = (
-    "version", "now_ms", "id", "state", "since_ms", "queue", "position", "reasons", "waits_for", "start_not_before_ms",
-    "promised_start_ms",
+    "version", "now_ms", "id", "state", "since_ms", "queue", "position", "reasons", "waits_for", "promised_start_ms",
 )  # fmt: skip
 """Fields of a workload that `muster why --json` gives."""
 WIDTH = 78
@@ -143,7 +142,7 @@ def why(arguments: argparse.Namespace) -> None:
     state, *reasons = status_sections(view, WIDTH, unblocking, starts)
     sections = [
         state._replace(title=printable(view.id)),
-        *([] if job is None else [job_section(job, WIDTH)]),
+        *([] if job is None else [job_section(job, WIDTH, starts)]),
         *(reasons or [Section("Why it waits", (text_line("it is not waiting"),))]),
         run_time_section(likely, WIDTH),
     ]

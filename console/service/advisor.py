@@ -361,7 +361,7 @@ class Quotes:
             if trial is None or found is None:
                 options.append(as_if_free(candidate, run))
             else:
-                options.append(self._foretold(candidate, priced(candidate, trial, found, run)))
+                options.append(priced(candidate, trial, found, run))
         at_ms = made.at_ms if found is None else found.at_ms
         asked_ms = max(request.start_ms or at_ms, at_ms)
         options += [listed(offer, request.nodes, request.model, asked_ms, run) for offer in request.offers]
@@ -376,13 +376,6 @@ class Quotes:
             warnings=made.warnings,
             took_ms=round((time.monotonic() - begun) * 1000),
         )
-
-    def _foretold(self, candidate: QuoteCandidate, option: QuoteOption) -> QuoteOption:
-        """The option with a start by the line ahead, where it would wait and the twin has no quantiles."""
-        if not option.reason or option.start_ms.p50 is not None:
-            return option
-        forecast = self._loop.call(lambda _: self._loop.twins.starts.of_spec(candidate.spec))
-        return msgspec.structs.replace(option, forecast=forecast)
 
     def _run_time(self, request: QuoteRequest, made: QuotePlan) -> RunTime:
         if request.run_ms:

@@ -177,10 +177,6 @@ def _allowed(view: WorkloadDetail) -> str:
     return text
 
 
-BOUND = "only if nothing else takes the room"
-"""Assumption of the earliest start."""
-
-
 def unblocking_lines(answer: Unblocking) -> list[str]:
     """The change that lets it start, as tried on a fork; or that none was found, and the changes that were tried. Where
     others wait ahead for the same, also what starts the whole line up to it."""

@@ -500,7 +500,7 @@ def start_words(option: QuoteOption, now_ms: int) -> str:
         return "now" if at_ms <= now_ms else f"in {duration(at_ms - now_ms)}"
 
     if option.forecast is not None:
-        return f"{dict(forecast_facts(option.forecast, now_ms))['starts']}, by the line ahead of it"
+        return dict(forecast_facts(option.forecast, now_ms))["starts"]
     if not option.seeds:
         assumed = "if the provider has capacity" if option.basis == "list price" else option.basis
         return f"{estimate_words(option.start_ms, text)}, {assumed}"

@@ -15,13 +15,13 @@ from console.text.terminal_text import NONE, cut, duration, mebibytes, printable
 from console.views.lists import RETURNED
 from console.views.proposal import hanging, name_of
 from console.views.sections import Line, Section, fact, section_lines, text_line
-from console.views.what_if import start
+from console.views.what_if import forecast_facts
 from engine.external.mirror_report import FollowedKind, Mirrored, MirrorReport, ModelAgreement
 from engine.external.slurm.limits import JOBS, SUBMITTED, TIME, Limit
 from engine.external.slurm.records import JobStep, Share
 from engine.model.external_cells import FarLook, IntentsReport, IntentView
 from engine.model.quantities import counted, shortlist
-from engine.model.twin_queries import StartEstimate
+from engine.model.twin_queries import StartForecast
 from runbooks.plans.queries import IntentDetail
 
 _NAMES = {"cpu": "CPUs", "node": "nodes", "gres/gpu": "GPUs", "billing": "billing units"}
@@ -265,9 +265,9 @@ def mirror_lines(report: MirrorReport, now_s: float) -> list[str]:
 # -- one job ----------------------------------------------------------------------------------------------------------
 
 
-def job_section(job: Mirrored, width: int, estimate: StartEstimate | None = None) -> Section:
-    """Slurm's view of a job, and its start by Slurm's plan and by the twin; of a workload of Kubernetes, what Kueue and
-    the scheduler of pods say."""
+def job_section(job: Mirrored, width: int, starts: StartForecast | None = None) -> Section:
+    """Slurm's view of a job, and its start by Slurm's plan and by our forecast; of a workload of Kubernetes, what Kueue
+    and the scheduler of pods say."""
     if job.voices:
         return _voices(job, width)
     flags = f" ({', '.join(job.flags)})" if job.flags else ""
@@ -284,7 +284,7 @@ def job_section(job: Mirrored, width: int, estimate: StartEstimate | None = None
         if job.reason_text and job.reason_text != job.reason:
             lines.append(fact("detail", cut(printable(job.reason_text), max(10, width - 11))))
         lines.append(fact("priority", NONE if job.priority is None else f"{job.priority:,}"))
-        lines += [fact(name, text) for name, text in start_facts(job, estimate, time.time())]
+        lines += [fact(name, text) for name, text in start_facts(job, starts, time.time())]
     elif job.exit_status is not None or job.signal is not None:
         ended = f"exit {job.exit_status}" if job.exit_status is not None else f"signal {job.signal}"
         lines.append(fact("ended", f"{ended}{', ' + printable(job.reason) if job.reason else ''}"))
@@ -327,14 +327,12 @@ def step_text(step: JobStep) -> str:
     return printable(f"{step.id}{named}: {tasks}on {where or NONE}{since}")
 
 
-def start_facts(job: Mirrored, estimate: StartEstimate | None, now_s: float) -> list[tuple[str, str]]:
+def start_facts(job: Mirrored, starts: StartForecast | None, now_s: float) -> list[tuple[str, str]]:
     """(who says it, when it starts)"""
     away = duration(max(0, round(job.expected_s - now_s) * 1000))
     own = f"in {away}, {timestamp(job.expected_s * 1000, date=False)} UTC" if job.expected_s else "no start planned yet"
     found = [("squeue", f"{own} (squeue --start)")]
-    if estimate is not None and estimate.start is not None:
-        found.append(("twin", start(estimate.start, estimate.at_ms, estimate.horizon_ms)))
-    return found
+    return [*found, *(("muster", text) for _, text in forecast_facts(starts, starts.at_ms if starts else 0)[:1])]
 
 
 INTENT_TONES = {

@@ -55,14 +55,15 @@ def start(found: Start | None, now_ms: int, ahead_ms: int) -> str:
 
 
 def forecast_facts(found: StartForecast | None, now_ms: int) -> list[tuple[str, str]]:
-    """A start as told at once: when, what decides it, and how such forecasts have held. (label, text)"""
+    """The start of what waits: when, what decides it, and how such forecasts have held. (label, text)"""
     if found is None:
         return []
     decides = ("decided by", printable(found.decides))
     if found.p50_ms is None:
         return [("starts", "not known: somebody has to act"), decides]
     times = _from_to(found.p10_ms, found.p90_ms, now_ms, NONE)
-    facts = [("starts", f"{_from_now(found.p50_ms, now_ms, NONE)} ({times})"), decides]
+    refined = f", refined by {runs(found.seeds)} of the twin" if found.seeds else ""
+    facts = [("starts", f"{_from_now(found.p50_ms, now_ms, NONE)} ({times}){refined}"), decides]
     if found.p90_held_permille is not None:
         facts.append(("record", f"of {found.alike:,} like this, p90 held for {found.p90_held_permille / 10:.0f}%"))
     else:
@@ -166,12 +167,10 @@ def _subject(figure: Figure) -> str:
 
 
 def eta_lines(view: StartEstimate) -> list[str]:
-    """The distribution of the start, its lower bound, and what decides it."""
+    """The distribution of the start, and what decides it."""
     pairs = _start_facts(view)
-    if view.start is not None and view.start.p50_ms is not None:
-        pairs.append(("median at", f"{timestamp(view.start.p50_ms)} UTC"))
-    soonest = _soonest(view)
-    pairs += [("not before", soonest)] if soonest else []
+    if view.forecast is not None and view.forecast.p50_ms is not None:
+        pairs.append(("median at", f"{timestamp(view.forecast.p50_ms)} UTC"))
     arrivals = "with recent arrival rates" if view.arrivals else "without new arrivals"
     basis = f"state v{view.version:,}, {_many(view.seeds, 'seed')}, {duration(view.horizon_ms)} ahead, {arrivals}"
     pairs.append(("based on", f"{basis}; {printable(view.basis)}" if view.basis else basis))
@@ -185,22 +184,10 @@ def eta_lines(view: StartEstimate) -> list[str]:
 
 
 def _start_facts(view: StartEstimate) -> list[tuple[str, str]]:
-    """The start: as told at once, and as simulated runs refine it as soon as they are enough for quantiles."""
-    told = forecast_facts(view.forecast, view.at_ms)
-    if view.start is None or not view.seeds:
-        return told
-    ahead = start(view.start, view.at_ms, view.horizon_ms)
-    if view.start.chance_permille is None:
-        return [*told, ("run ahead", ahead)]
-    refined = ("starts", f"{ahead}, refined by {view.seeds:,} simulated runs")
-    return [refined, *(("at first", f"{text}, by the line ahead") for _, text in told[:1]), *told[1:]]
-
-
-def _soonest(view: StartEstimate) -> str:
-    """The bound below the start, with what it assumes; empty where there is none."""
-    if view.soonest_ms is None:
-        return ""
-    return f"{_from_now(view.soonest_ms, view.at_ms, '')}if nothing new arrives"
+    """The start: as told at once, and refined by the runs as soon as they are enough for quantiles."""
+    told = forecast_facts(view.forecast, view.forecast.at_ms if view.forecast is not None else view.at_ms)
+    few = 0 < view.seeds < MIN_RUNS
+    return [*told, ("run ahead", f"{runs(view.seeds)} of the twin, too few to refine it")] if few else told
 
 
 def driver(item: Driver, now_ms: int) -> str:
@@ -260,7 +247,9 @@ def dry_run_lines(view: DryRun) -> list[str]:
 
 
 def _trial(trial: Trial, view: DryRun) -> list[tuple[str, str]]:
-    pairs = [("starts", "at once" if trial.starts_now else start(trial.start, view.at_ms, view.horizon_ms))]
+    told = forecast_facts(trial.forecast, view.at_ms)[:1]
+    ahead = "at once" if trial.starts_now else start(trial.start, view.at_ms, view.horizon_ms)
+    pairs = told or [("starts", ahead)]
     if trial.reason:
         pairs.append(("not now", printable(trial.reason)))
     if trial.end_p50_ms is not None:
@@ -367,9 +356,6 @@ def _start_line(move: StartFigure, view: Outlook, width: int) -> Line:
 def eta_section(view: StartEstimate, width: int) -> Section:
     """The start estimate of one workload, for its page."""
     lines = [Line(((fit(label, 12), "dim"), (text, ""))) for label, text in _start_facts(view)]
-    soonest = _soonest(view)
-    if soonest:
-        lines.append(Line((("not before  ", "dim"), (soonest, ""))))
     for item in view.drivers:
         link = f"workload {printable(item.subject)}" if item.kind in ("ends", "ahead") else ""
         first, *rest = wrap(driver(item, view.at_ms), max(20, width - 2))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from console.actions.key_map import key_of
 from console.forms.filters import quoted
-from console.text.plain_tables import BOUND, conditions, estimate_facts, terms, unblocking_lines
+from console.text.plain_tables import conditions, estimate_facts, terms, unblocking_lines
 from console.text.terminal_text import NONE, cut, duration, fit, mebibytes, milli, printable, timestamp, wrap
 from console.text.tones import state_look
 from console.views.lists import RETURNED, Span
@@ -61,7 +61,9 @@ class WorkloadContext(NamedTuple):
     """Events of it since this console opened, newest first."""
 
 
-def money_section(view: WorkloadDetail, likely: RuntimeEstimate | None) -> list[Section]:
+def money_section(
+    view: WorkloadDetail, likely: RuntimeEstimate | None, starts: StartForecast | None = None
+) -> list[Section]:
     """Cost so far, per hour and in the end, and the odds of the deadline."""
     lines = []
     if view.cost_microusd or view.rate_microusd_hour:
@@ -77,7 +79,7 @@ def money_section(view: WorkloadDetail, likely: RuntimeEstimate | None) -> list[
     if view.loss_ms:
         lines.append(fact("if stopped", f"{duration(view.loss_ms)} of work lost", "warn"))
     if view.deadline_ms is not None:
-        lines.append(_deadline(view, left))
+        lines.append(_deadline(view, left, starts))
     return [Section("Cost and deadline" if view.deadline_ms is not None else "Cost", tuple(lines))] if lines else []
 
 
@@ -89,7 +91,7 @@ def _left(view: WorkloadDetail, likely: RuntimeEstimate | None) -> tuple[int, in
     return max(0, likely.p50_ms - ran), max(0, likely.p90_ms - ran)
 
 
-def _deadline(view: WorkloadDetail, left: tuple[int, int] | None) -> Line:
+def _deadline(view: WorkloadDetail, left: tuple[int, int] | None, starts: StartForecast | None) -> Line:
     assert view.deadline_ms is not None
     when = f"{timestamp(view.deadline_ms)} UTC"
     if view.state in OVER or view.ended_ms is not None:
@@ -97,13 +99,14 @@ def _deadline(view: WorkloadDetail, left: tuple[int, int] | None) -> Line:
         return fact("deadline", f"{when}, {'met' if met else 'missed'}", "" if met else "bad")
     away = view.deadline_ms - view.now_ms
     when += f", in {duration(away)}" if away >= 0 else f", {duration(-away)} ago"
-    begin = view.now_ms if view.state == "running" else view.start_not_before_ms
+    likely_start = starts.p50_ms if starts is not None else view.start_not_before_ms
+    begin = view.now_ms if view.state == "running" else likely_start
     if away < 0:
         return fact("deadline", f"{when}: missed", "bad")
     if left is None or begin is None:
         return fact("deadline", f"{when}; not known whether it will be met", "dim")
     if view.state != "running" and begin + left[1] <= view.deadline_ms:
-        # It starts then or later: that says when it misses, never that it makes it.
+        # It may well start later: that says when it misses, never that it makes it.
         return fact("deadline", f"{when}: met if it starts by {timestamp(view.deadline_ms - left[1])}")
     if begin + left[1] <= view.deadline_ms:
         return fact("deadline", f"{when}: likely met", "ok")
@@ -403,7 +406,7 @@ def workload_columns(
         *process_sections(view, beside.processes, width),
         *why,
         *timeline(view.history, view.now_ms, width),
-        *money_section(view, likely),
+        *money_section(view, likely, starts),
         _request(view, width),
     ]
     right = [
@@ -425,7 +428,7 @@ def workload_sections(
     return [
         *status_sections(view, width, starts=starts),
         *timeline(view.history, view.now_ms, width),
-        *money_section(view, likely),
+        *money_section(view, likely, starts),
         _request(view, width),
         _placement(view, width, SHOWN),
         *dependency_sections(view, width),
@@ -459,12 +462,6 @@ def _workload_state(view: WorkloadDetail, starts: StartForecast | None) -> Secti
     lines = [Line(((f"{glyph} {printable(view.state)}", tone), (f"  {since}", "dim")))]
     if view.position is not None:
         lines.append(fact("position", f"{view.position:,} in {printable(view.queue)}"))
-    if view.start_not_before_ms is not None and view.start_not_before_ms != view.promised_start_ms:
-        away = duration(max(0, view.start_not_before_ms - view.now_ms))
-        lines.append(fact("not before", f"in {away}, {timestamp(view.start_not_before_ms)} UTC"))
-        lines.append(text_line(f"{'':11}{BOUND}", "dim"))
-    elif view.reasons and view.promised_start_ms is None and starts is None:
-        lines.append(fact("not before", "unknown", "dim"))
     lines += [fact(label, text) for label, text in forecast_facts(starts, view.now_ms)]
     lines.append(fact("submitted", f"{timestamp(view.submitted_ms)} UTC"))
     if view.promised_start_ms is not None:

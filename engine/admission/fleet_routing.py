@@ -474,7 +474,8 @@ def as_of_cell(spec: WorkloadSpec, link: CellLink, fleet: str, clock: CellClock)
 
 def offer_of(answer: Options, place: int, run_ms: int, speed: float) -> CellOffer:
     """One option of an answer, whose start was looked for: delays as a wall clock has them while the cell's runs
-    at `speed`, and the cost of `run_ms` at the rate of where it started."""
+    at `speed`, and the cost of `run_ms` at the rate of where it started. What would wait starts when the cell's own
+    forecast says."""
     trial = answer.trials[place]
     delays = sorted(
         round((attempt.started_ms - answer.at_ms) / speed)
@@ -490,9 +491,16 @@ def offer_of(answer: Options, place: int, run_ms: int, speed: float) -> CellOffe
         place = (count - 1) * permille // 1000
         return max(0, delays[place]) if place < len(delays) else None
 
+    def of_forecast(at_ms: int | None) -> int | None:
+        return None if at_ms is None else max(0, round((at_ms - answer.at_ms) / speed))
+
     cost = rates[len(rates) // 2] * run_ms // HOUR_MS if rates and rates[-1] else None
-    p90_ms = at(900) if count >= MIN_RUNS else None
-    return CellOffer(p50_ms=at(500), p90_ms=p90_ms, runs=count, cost_microusd=cost, reason=trial.reason)
+    told = trial.forecast
+    if told is not None:
+        p50_ms, p90_ms = of_forecast(told.p50_ms), of_forecast(told.p90_ms)
+    else:
+        p50_ms, p90_ms = at(500), at(900) if count >= MIN_RUNS else None
+    return CellOffer(p50_ms=p50_ms, p90_ms=p90_ms, runs=count, cost_microusd=cost, reason=trial.reason)
 
 
 # -- whose turn it is -------------------------------------------------------------------------------------------------

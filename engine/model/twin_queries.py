@@ -189,7 +189,8 @@ FORECAST_KINDS = get_args(ForecastKind)
 
 
 class StartForecast(msgspec.Struct, frozen=True, kw_only=True):
-    """The start of waiting work as told at once, without running ahead. Cell times."""
+    """The start of waiting work: told at once, by the line ahead of it, and refined where the twin has run ahead. The
+    same whoever asks. Cell times."""
 
     at_ms: int
     kind: ForecastKind
@@ -205,6 +206,8 @@ class StartForecast(msgspec.Struct, frozen=True, kw_only=True):
     """Earlier forecasts of its kind whose start is known; of all kinds while those are few."""
     p90_held_permille: int | None
     """Share of these that had started by their p90."""
+    seeds: int = 0
+    """Runs of the twin that have refined it."""
 
 
 class StartEstimate(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer", tag="start"):
@@ -216,15 +219,14 @@ class StartEstimate(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer
     state: str
     """State of the workload at the question. Only work that has not started and has not ended has an estimate."""
     start: Start | None
-    soonest_ms: int | None
-    """The earliest start over the seeds if nothing new arrives; null: not within the horizon."""
+    """Of the runs alone: what they make of it is in `forecast`."""
     arrivals: bool
     drivers: tuple[Driver, ...]
     """Most frequent first."""
     basis: str = ""
     """The source of run times, in words; empty where it needs no mention."""
     forecast: StartForecast | None = None
-    """What was told at once, before any seed."""
+    """The answer: told at once, and refined by the seeds."""
     leaves_out: str = ""
     """Holds that no forecast knows, in words; empty where there are none. Holds an outside scheduler's own word:
     untrusted.
@@ -243,6 +245,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """Cost to its end, or as far as the horizon goes."""
     reason: str
     """The primary reason why it does not start now, in words; empty when it starts."""
+    forecast: StartForecast | None = None
+    """Where it would wait, and is no member of an array: its start, by the line ahead of it and by the runs."""
 
 
 class DryRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer", tag="run"):
@@ -295,6 +299,8 @@ class OptionTrial(msgspec.Struct, frozen=True, kw_only=True):
     """True if more work arrived at the recent rate."""
     attempts: tuple[Attempt, ...]
     """One attempt for each seed, in the order of the question."""
+    forecast: StartForecast | None = None
+    """Where it would wait: its start, by the line ahead of it and by the attempts."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer", tag="options"):

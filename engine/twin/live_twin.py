@@ -28,6 +28,7 @@ from engine.model.twin_queries import (
     AskRun,
     AskStart,
     DryRun,
+    Options,
     RunError,
     RunStatus,
     StartEstimate,
@@ -151,7 +152,11 @@ class Twins:
         before = self._runs[run_id].answer
         found = what.answer if what.answer is not None else before
         if isinstance(found, StartEstimate) and isinstance(before, StartEstimate):
-            found = msgspec.structs.replace(found, forecast=before.forecast)
+            now = self.starts.refine(found) if what.answer is not None else before.forecast
+            # What has started meanwhile has none any more.
+            found = msgspec.structs.replace(found, forecast=now or before.forecast)
+        elif what.answer is not None:
+            found = self._with_forecasts(self._runs[run_id].ask, what.answer)
         if not what.whole:
             self._note(run_id, progress_permille=min(what.permille, 999), answer=found)
             return
@@ -161,6 +166,14 @@ class Twins:
             except JournalError as error:
                 self._engine.journal_error = str(error)
         self._note(run_id, progress_permille=1000, answer=found, state="done")
+
+    def _with_forecasts(self, ask: Ask, found: Answer) -> Answer:
+        """The answer with what is told of the start of work that would wait."""
+        if isinstance(ask, AskOptions) and isinstance(found, Options):
+            return self.starts.refine_options(ask, found)
+        if isinstance(ask, AskRun) and isinstance(found, DryRun):
+            return self.starts.refine_trials(ask, found)
+        return found
 
     # -- on any thread ------------------------------------------------------------------------------------------------
 

@@ -1,9 +1,9 @@
-"""Start estimates: the distribution of a workload's start, its causes, the accuracy of past estimates, and a comparison
+"""Start estimates: a workload's start in runs of the twin, its causes, the accuracy of past estimates, and a comparison
 of several ways to run it.
 
-Every seed is one rehearsal up to the start. Estimates that were shown are kept beside the journal and scored once the
-workload has started: the share of starts between p10 and p90, and the error of the median, by how far ahead they were
-made.
+Every seed is one rehearsal up to the start. What people are told is the forecast that these runs refine
+(`engine.twin.start_forecasts`). The runs' own quantiles are kept beside the journal and scored once the workload has
+started: the share of starts between p10 and p90, and the error of the median, by how far ahead they were made.
 
 Options are compared on rehearsals with the same draws for all other work, so they differ by themselves alone. With a
 time limit the comparison goes as far as it gets. Simulated arrivals cost most of the time, so every option is run first
@@ -53,8 +53,6 @@ from engine.twin.start_record import start_of_attempt
 from engine.twin.what_if import AT_ONCE, NEVER, Job, Pairs, ids_of, interval, movers, run_all, start_of
 
 MAX_DRIVERS = 5
-BOUND_SEEDS = 5
-"""Seeds without new arrivals, for the least time, where the others have arrivals."""
 LEADS: tuple[tuple[str, int], ...] = (
     ("< 10 min", 600_000),
     ("10 min - 1 h", 3_600_000),
@@ -75,15 +73,11 @@ def estimate(
     row = state.workloads.row(ask.id)
     label = WorkloadState(state.workloads.state[row]).label
     reasons = engine.reader.explainer.reasons(row)
-    jobs: list[Job] = [((), _conditions(ask, n, ask.arrivals)) for n in range(ask.seeds)]
-    bounds = min(BOUND_SEEDS, ask.seeds) if ask.arrivals else 0
-    jobs += [((), _conditions(ask, n, False)) for n in range(bounds)]
+    jobs: list[Job] = [((), _conditions(ask, n)) for n in range(ask.seeds)]
     done: dict[int, RehearsalSample] = {}
 
     def made() -> StartEstimate:
-        main = [done[job] for job in sorted(done) if job < ask.seeds]
-        free = main if not ask.arrivals else [done[job] for job in sorted(done) if job >= ask.seeds]
-        soonest = min((s.focus[0].started_ms for s in free if s.focus[0].started_ms != NEVER), default=None)
+        main = [done[job] for job in sorted(done)]
         gates = [Driver(kind="gate", subject=r.token, text=r.text, chance_permille=1000) for r in reasons[:1]]
         return StartEstimate(
             version=engine.version,
@@ -93,7 +87,6 @@ def estimate(
             id=ask.id,
             state=label,
             start=start_of([s.focus[0].started_ms for s in main]),
-            soonest_ms=soonest,
             arrivals=ask.arrivals,
             drivers=(*gates, *_ends(main), *_ahead(engine, row, main)),
             basis=run_times.basis() if run_times is not None else "",
@@ -103,7 +96,7 @@ def estimate(
     def heard(job: int, what: RehearsalSample | HorizonProgress) -> None:
         if isinstance(what, RehearsalSample):
             done[job] = what
-            if len(done) < len(jobs) and any(key < ask.seeds for key in done):
+            if len(done) < len(jobs):
                 tell(len(done) * 1000 // len(jobs), made())
 
     run_all(engine, jobs, run_times, heard)
@@ -121,7 +114,6 @@ def without_seeds(engine: Engine, ask: AskStart, forecast: StartForecast) -> Sta
         id=ask.id,
         state=WorkloadState(engine.state.workloads.state[row]).label,
         start=None,
-        soonest_ms=None,
         arrivals=ask.arrivals,
         drivers=(),
         forecast=forecast,
@@ -129,8 +121,10 @@ def without_seeds(engine: Engine, ask: AskStart, forecast: StartForecast) -> Sta
     )
 
 
-def _conditions(ask: AskStart, n: int, arrivals: bool) -> Conditions:
-    return Conditions(seed=ask.seed + n, horizon_ms=ask.horizon_ms, arrivals=arrivals, focus=(ask.id,), until="started")
+def _conditions(ask: AskStart, n: int) -> Conditions:
+    return Conditions(
+        seed=ask.seed + n, horizon_ms=ask.horizon_ms, arrivals=ask.arrivals, focus=(ask.id,), until="started"
+    )
 
 
 def _ends(samples: list[RehearsalSample]) -> list[Driver]:
@@ -257,7 +251,7 @@ def _dry_run(engine: Engine, ask: AskRun, focus: tuple[str, ...], pairs: Pairs) 
 
 
 def shown(engine: Engine, answer: StartEstimate | DryRun) -> list[Estimate]:
-    """The part of a shown answer to keep: the starts that came with quantiles."""
+    """The part of an answer to keep: the starts that came with quantiles, as the runs alone have them."""
     w = engine.state.workloads
 
     def kept(name: str, kind: str, start: Start) -> list[Estimate]:

@@ -2,14 +2,18 @@
 
 Nobody knows who will go first, so three lines are looked at: with nobody ahead, with its own queue, with all that is
 older. Earlier forecasts teach what these weigh beside the wait so far and the waits of work alike, and how wide the
-interval is (`engine.twin.start_regression`).
+interval is (`engine.twin.start_regression`). Where the twin has run ahead, its starts move the whole interval: it sees
+what the lines leave out, but its own spread is far too narrow, as all seeds share what is wrong.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
+from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from engine.capacity.task_shapes import Shape
@@ -17,9 +21,20 @@ from engine.control import Engine
 from engine.external.slurm.limits import not_foretold
 from engine.model.columns import view
 from engine.model.errors import RefusedError
+from engine.model.quantities import MIN_RUNS
 from engine.model.spec_parts import MINUTE_MS
 from engine.model.specs import WorkloadSpec, WorkloadState
-from engine.model.twin_queries import ForecastKind, StartForecast
+from engine.model.twin_queries import (
+    AskOptions,
+    AskRun,
+    DryRun,
+    ForecastKind,
+    Options,
+    OptionTrial,
+    StartEstimate,
+    StartForecast,
+    Trial,
+)
 from engine.reads import pending_reasons as why
 from engine.state.cell_state import State
 from engine.state.run_times import HistoricRunTimes, RunTimes
@@ -44,6 +59,21 @@ _WORDS: dict[ForecastKind, str] = {
 
 KEEP_EVERY_MS = 2 * MINUTE_MS
 """Cell time between two forecasts that are kept: those of three days are looked at."""
+REFINED_MS = 10 * MINUTE_MS
+"""Cell time for which runs of the twin refine what is told of their workload."""
+TWIN_SHARE = 0.25
+"""Of the median of the runs in the expected wait, in logarithms, beside the line and the record: the runs alone are
+further off than these (docs/measured.md)."""
+
+
+class Refinement(NamedTuple):
+    """What runs of the twin have made of the forecast of a workload."""
+
+    attempts: int
+    at_ms: int
+    seeds: int
+    by: float
+    """Added to the logarithm of its wait."""
 
 
 class StartForecasts:
@@ -61,6 +91,8 @@ class StartForecasts:
         """By row, of one version and time."""
         self._line_waits: dict[int, LineWaits] = {}
         """The same: what they are made of."""
+        self._refined: dict[int, Refinement] = {}
+        """By row."""
         self._sample = random.Random(0)
         self._kept_ms = -KEEP_EVERY_MS
 
@@ -76,7 +108,7 @@ class StartForecasts:
         waiting = np.flatnonzero(view(states) == WorkloadState.QUEUED) if states else ()
         if len(waiting):
             row = int(self._sample.choice(waiting))
-            found = self.of(row)
+            found = self._unrefined(row)
             if found is not None and found.p10_ms is not None:
                 self.record.keep(row, found, self._line_waits[row])
         return True
@@ -89,8 +121,60 @@ class StartForecasts:
         state = self._engine.state
         return not state.is_bound(row) and not WorkloadState(state.workloads.state[row]).terminal
 
-    def of(self, row: int, depth: int = 0) -> StartForecast | None:
+    def of(self, row: int) -> StartForecast | None:
         """The forecast of the workload in that row; None where it does not wait."""
+        found, last = self._unrefined(row), self._refined.get(row)
+        if found is None or last is None or found.at_ms >= last.at_ms + REFINED_MS:
+            return found
+        return refined(found, last) if last.attempts == self._engine.state.workloads.attempts[row] else found
+
+    def refine(self, ahead: StartEstimate) -> StartForecast | None:
+        """Take in what runs of the twin say of a workload. Its forecast then; None where it waits no more."""
+        w, now_ms = self._engine.state.workloads, self._engine.now_ms
+        row = w.row(ahead.id)
+        found = self._unrefined(row)
+        self._refined = {each: last for each, last in self._refined.items() if now_ms < last.at_ms + REFINED_MS}
+        if found is not None and ahead.start is not None and ahead.start.chance_permille is not None:
+            middle_ms = ahead.start.p50_ms or max(ahead.at_ms + ahead.horizon_ms, found.p50_ms or 0)
+            self._refined[row] = Refinement(w.attempts[row], now_ms, ahead.seeds, moved_by(found, middle_ms))
+        return self.of(row)
+
+    def refine_options(self, ask: AskOptions, found: Options) -> Options:
+        """The comparison with a forecast for each option that would wait."""
+        pairs = zip(ask.workloads, found.trials, strict=True)
+        return msgspec.structs.replace(found, trials=tuple(self._of_option(ask, spec, trial) for spec, trial in pairs))
+
+    def _of_option(self, ask: AskOptions, spec: WorkloadSpec, trial: OptionTrial) -> OptionTrial:
+        if not trial.reason or spec.not_before_ms > self._engine.now_ms:
+            return trial
+        end_ms = self._engine.now_ms + ask.horizon_ms
+        starts = sorted(end_ms if one.started_ms is None else one.started_ms for one in trial.attempts)
+        # Without arrivals the twin's starts are too early.
+        seeds = len(starts) if trial.arrivals == ask.arrivals else 0
+        middle_ms = starts[(len(starts) - 1) // 2] if starts else end_ms
+        return msgspec.structs.replace(trial, forecast=self._of_tried(spec, middle_ms, seeds))
+
+    def refine_trials(self, ask: AskRun, found: DryRun) -> DryRun:
+        """The trials with a forecast for each that would wait; without one for members of an array."""
+        specs = {spec.id: spec for spec in ask.workloads if spec.not_before_ms <= self._engine.now_ms}
+
+        def told(trial: Trial) -> Trial:
+            if trial.starts_now or trial.id not in specs:
+                return trial
+            middle_ms = found.at_ms + found.horizon_ms if trial.start.p50_ms is None else trial.start.p50_ms
+            forecast = self._of_tried(specs[trial.id], middle_ms, trial.start.runs)
+            return msgspec.structs.replace(trial, forecast=forecast)
+
+        return msgspec.structs.replace(found, trials=tuple(map(told, found.trials)))
+
+    def _of_tried(self, spec: WorkloadSpec, middle_ms: int, seeds: int) -> StartForecast:
+        """The forecast of work that is not submitted, and that starts then in the middle one of so many runs."""
+        found = self.of_spec(spec)
+        if seeds < MIN_RUNS:
+            return found
+        return refined(found, Refinement(0, found.at_ms, seeds, moved_by(found, middle_ms)))
+
+    def _unrefined(self, row: int, depth: int = 0) -> StartForecast | None:
         if not self._waits(row):
             return None
         flow = self._renewed()
@@ -164,7 +248,7 @@ class StartForecasts:
         rows = np.array([target])
         if self._engine.state.is_bound(target):
             return 0 if started else int(np.median(flow.ends_ms(rows)))
-        found = self.of(target, depth + 1) if depth < MAX_CHAIN else None
+        found = self._unrefined(target, depth + 1) if depth < MAX_CHAIN else None
         if found is None or found.p50_ms is None:
             return None
         return found.p50_ms - found.at_ms + (0 if started else int(np.median(flow.run_ms(rows))))
@@ -203,6 +287,29 @@ def _line_waits(flow: CellFlow, asked: Asked, waited_ms: int | None) -> tuple[Li
     alike = max(flow.last_wait_ms(asked) - (waited_ms or 0), 0)
     waits = LineWaits(lines[0], lines[1], lines[2], waited, alike, flow.ahead_in_queue(asked) * MINUTE_MS)
     return waits, _kind(float(np.median(rooms[-1])), float(np.median(quotas[-1])))
+
+
+def moved_by(found: StartForecast, middle_ms: int) -> float:
+    """How much later runs of the twin with this median make the start, in the logarithm of the wait."""
+    if found.p50_ms is None:
+        return 0.0
+    share = 1.0 if found.line_ms >= NEVER_MS else TWIN_SHARE
+    return share * (_log(middle_ms - found.at_ms) - _log(found.p50_ms - found.at_ms))
+
+
+def refined(found: StartForecast, last: Refinement) -> StartForecast:
+    """The forecast moved by what the twin has seen; as wide as the record says."""
+    if found.p10_ms is None or found.p50_ms is None or found.p90_ms is None:
+        return found
+    low, middle, high = (
+        found.at_ms + min(wait_of(_log(at_ms - found.at_ms) + last.by), NEVER_MS)
+        for at_ms in (found.p10_ms, found.p50_ms, found.p90_ms)
+    )
+    return msgspec.structs.replace(found, p10_ms=low, p50_ms=middle, p90_ms=high, seeds=last.seeds)
+
+
+def _log(wait_ms: int) -> float:
+    return math.log(max(wait_ms, 0) + MINUTE_MS)
 
 
 def mean_wait_ms(waits: list[int]) -> int:

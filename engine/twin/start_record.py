@@ -40,11 +40,10 @@ class KeptStart(msgspec.Struct):
     """Cell time; None while it is not known."""
 
     def held(self, now_ms: int) -> bool | None:
-        """Whether it started by p90; None while that is not known."""
+        """Whether it started by p90; None until then. Counted as soon as it starts, the short waits would be known
+        first, and the record would be too good."""
         p90_ms = self.told.p90_ms or 0
-        if self.start_ms is None:
-            return None if now_ms <= p90_ms else False
-        return self.start_ms <= p90_ms
+        return None if now_ms <= p90_ms else self.start_ms is not None and self.start_ms <= p90_ms
 
 
 class StartRecord:
@@ -133,7 +132,6 @@ class StartRecord:
             logs=np.log(np.array([one.waits for one in kept], np.float64).reshape(-1, len(EQUAL)) + MINUTE_MS),
             queue=np.array([one.queue for one in kept], np.int64),
             priority=np.array([one.priority for one in kept], np.int64),
-            expected=np.array([math.log((one.told.line_ms or 0) + MINUTE_MS) for one in kept]),
             waits=np.array([math.log(max(ms, 0) + MINUTE_MS) for ms in waited]),
             seen=np.array([one.start_ms is not None for one in kept], bool),
         )

@@ -6,8 +6,11 @@ that is drawn to EQUAL, and effects are drawn to zero. Those that are known firs
 waits counts too: in the regression as the mean of what is beyond its wait so far (Schmee, Hahn, Technometrics 21,
 1979), in the quantiles of errors as a lower limit (Kaplan, Meier, JASA 53, 1958).
 
-The interval is split conformal prediction (Lei and others, JASA 113, 2018): errors are those of forecasts as they were
-made, not as the weights of today would make them.
+The interval is that of the residuals of the newest forecasts under the weights of today (Buckley, James, Biometrika 66,
+1979). Split conformal prediction (Lei and others, JASA 113, 2018), whose errors are those of forecasts as they were
+made, counts a shift of the load twice, in the weights and in the errors: its intervals were too wide where the load
+falls. Adaptive conformal inference (Gibbs, Candès, 2021) widened them further there, since what it hears of long waits
+is days old.
 """
 
 from __future__ import annotations
@@ -26,8 +29,8 @@ EQUAL = np.array((0.25, 0.25, 0.25, 0.25, 0.0, 0.0))
 waited long waits long."""
 RIDGE, LEVEL, OWN = 100.0, 1.0, 10.0
 """Forecasts that count as much as what they are drawn to: for the weights, the level, a queue or priority class."""
-ERRORS = 500
-"""Errors of the newest forecasts that count: what was harder to foresee, or easier, is soon over."""
+RESIDUALS = 500
+"""Residuals of the newest forecasts that count: what was harder to foresee, or easier, is soon over."""
 ROUNDS = 8
 """Weights and effects are found in turns."""
 MIN_SPREAD, FIRST_SPREAD = 0.3, 1.5
@@ -91,8 +94,6 @@ class Outcomes(NamedTuple):
     """[rows, LineWaits]"""
     queue: Numbers
     priority: Numbers
-    expected: Parts
-    """Logarithm of the expected wait as it was told."""
     waits: Parts
     """Logarithm of the wait, or of as much of it as is over."""
     seen: Mask
@@ -117,7 +118,8 @@ def fitted(past: Outcomes) -> StartFit:
             rest = whole - parts[0] - parts[3 - number]
             effect[:] = np.bincount(each, rest, len(effect)) / (np.bincount(each, minlength=len(effect)) + OWN)
             parts[number] = effect[each]
-    errors = survived((past.waits - past.expected)[-ERRORS:], past.seen[-ERRORS:])
+    residuals = past.waits - sum(parts, equal)
+    errors = survived(residuals[-RESIDUALS:], past.seen[-RESIDUALS:])
     return StartFit(weights[:-1], float(weights[-1]), effects[0], effects[1], errors)
 
 

@@ -321,7 +321,7 @@ class QuoteOption(msgspec.Struct, frozen=True, kw_only=True):
     arrivals: bool
     notes: tuple[str, ...]
     forecast: StartForecast | None = None
-    """The start by the line ahead of it, where it would wait and the runs give no quantiles of that."""
+    """Its start, where it would wait: by the line ahead of it and by the runs."""
 
 
 class RunTime(msgspec.Struct, frozen=True, kw_only=True):

@@ -482,6 +482,7 @@ def priced(candidate: QuoteCandidate, trial: OptionTrial, options: Options, run:
         seeds=len(attempts),
         arrivals=trial.arrivals,
         notes=(*candidate.notes, *_notes(candidate, trial, options, ended=ended, duration=duration)),
+        forecast=trial.forecast,
     )
 
 

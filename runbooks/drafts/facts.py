@@ -457,8 +457,8 @@ def _workload(engine: Engine, id_: str) -> Iterable[Fact]:
             yield told("workload_node", node)
     for dependency in work.waits_for[:4]:
         yield told("workload_waits_for", dependency.id)
-    if work.start_not_before_ms is not None:
-        yield told("workload_not_before", work.start_not_before_ms)
+    if work.promised_start_ms is not None:
+        yield told("workload_promised_start", work.promised_start_ms)
     if work.deadline_ms is not None:
         yield told("workload_deadline", work.deadline_ms)
 

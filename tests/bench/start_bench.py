@@ -2,8 +2,9 @@
 
 Each bed is run in memory. The start of one that waits is kept as the engine's own loop does it; beside that some of
 what waits, at most SAMPLE of it, is foretold every ten minutes or every hour, and the later part of that is scored. The
-run goes on until nearly all that was foretold has started; what has not counts as starting then. The reference
-foretells that work waits as long as the last like it did: of the same queue and request, else of the same queue.
+run goes on until all that was foretold has started, at most for a day after the last arrival; what has not counts as
+starting then. The reference foretells that work waits as long as the last like it did: of the same queue and request,
+else of the same queue.
 
 `demo` beds: four days of the demo cell, each at its own load, with seeds other than those on which the estimator was
 chosen; the second day is scored. Replays: the jobs of a public trace through the engine with EASY, in one
@@ -164,15 +165,21 @@ def _run(bed: Bed) -> tuple[Engine, list[Told]]:
             asked_ms += bed.every_ms
             told += _foretold(engine, starts, rng) if next_ms >= bed.scored_from_ms else []
         next_ms += KEEP_EVERY_MS
-    _finish(engine, arrivals)
+    _finish(engine, arrivals, told)
     return engine, told
 
 
-def _finish(engine: Engine, arrivals: Arrivals) -> None:
-    if arrivals:
-        _run_until(engine, arrivals, arrivals[0][0])
+def _finish(engine: Engine, arrivals: Arrivals, told: list[Told]) -> None:
+    """Go on until all that was foretold has started, or for a day after the last arrival."""
+    w = engine.state.workloads
+
+    def some_wait() -> bool:
+        return any(start_of_attempt(w, one.workload, one.attempts) is None for one in told)
+
+    while arrivals and some_wait():
+        _run_until(engine, arrivals, engine.now_ms + HOUR_MS)
     until_ms = engine.now_ms + DAY_MS
-    while (due := engine.next_due()) is not None and due < until_ms:
+    while some_wait() and (due := engine.next_due()) is not None and due < until_ms:
         engine.advance(due)
 
 

@@ -96,9 +96,7 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
         if self._eta is not None:
             left.insert(1, self._eta_section(self._eta, width))
         if self._beside.job is not None:
-            answer = self._eta.answer if self._eta is not None else None
-            estimate = answer if isinstance(answer, StartEstimate) else None
-            left.insert(1, job_section(self._beside.job, width, estimate))
+            left.insert(1, job_section(self._beside.job, width, self._starts))
         context = Context(self.NAME, self.TARGETS, self.targets, app.context().connected)
         right.append(action_section(list(app.actions.values()), context))
         return left, right
@@ -144,6 +142,8 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
         status = await in_thread(lambda: self.connect().ask(AskStart(id=self._workload_id)))
         while self.is_attached:
             self._eta = status
+            if isinstance(status.answer, StartEstimate) and status.answer.forecast is not None:
+                self._starts = status.answer.forecast
             self._draw()
             if status.state != "running":
                 return

@@ -8,8 +8,7 @@ from console.views.external_scheduler import job_section, mirror_columns, mirror
 from console.views.sections import Section
 from engine.external.mirror_report import NOT_MIRRORED, LeftOut, Mirrored, MirrorReport
 from engine.external.slurm.records import Job
-from engine.model.twin_queries import StartEstimate
-from engine.twin.what_if import start_of
+from engine.model.twin_queries import StartForecast
 
 NOW_S = 1_800_000_000
 FOLLOWING = MirrorReport(
@@ -68,15 +67,14 @@ def test_a_cell_of_its_own_says_how_to_mirror_one() -> None:
     assert "This cell mirrors no other scheduler" in mirror_lines(NOT_MIRRORED, NOW_S)[1]
 
 
-def test_a_job_that_waits_has_slurms_plan_beside_the_twins() -> None:
+def test_a_job_that_waits_has_slurms_plan_beside_the_forecast() -> None:
     waiting = Job(id=7, state="PENDING", reason="QOSMaxCpuPerUserLimit", priority=1200, start_s=NOW_S + 600)
     job = Mirrored.of("7", waiting)
-    start = start_of([60_000, 120_000, 120_000, 120_000, 240_000])
-    estimate = StartEstimate(
-        version=1, at_ms=0, horizon_ms=1, seeds=20, id="7", state="queued", start=start, soonest_ms=None,
-        arrivals=True, drivers=(),
+    starts = StartForecast(
+        at_ms=0, kind="room", p10_ms=60_000, p50_ms=120_000, p90_ms=240_000, decides="room", line_ms=0, alike=0,
+        p90_held_permille=None,
     )  # fmt: skip
-    told = text_of([job_section(job, 58, estimate)])
+    told = text_of([job_section(job, 58, starts)])
     assert "a limit of the QOS on the CPUs of a user is reached" in told.replace("\n           ", " ")
     assert "squeue" in told
     assert "2m (1m..4m)" in told

@@ -138,15 +138,15 @@ def test_when_a_workload_starts_and_what_decides_it() -> None:
     found = StartEstimate(
         version=7, at_ms=NOW, horizon_ms=24 * HOUR, seeds=20, id=HOSTILE, state="queued",
         start=start_of([NOW + HOUR, NOW + 2 * HOUR, NOW + 2 * HOUR, NOW + 2 * HOUR, NOW + 3 * HOUR]),
-        soonest_ms=NOW + HOUR, arrivals=False,
+        arrivals=False, forecast=told_at_once(seeds=20),
         drivers=(
             Driver(kind="ends", subject="train-1", text="train-1 ends", chance_permille=750, at_ms=NOW + HOUR),
         ),
     )  # fmt: skip
     lines = eta_lines(found)
     assert "\x1b" not in "".join(lines)
-    assert "2h (1h..3h)" in lines[1]
-    assert "not before  1hif nothing new arrives" in lines
+    assert lines[1] == "starts      2h (1h..5h), refined by 20 runs of the twin"
+    assert not any("(1h..3h)" in line for line in lines), "the runs alone are no second answer"
     assert any("train-1 ends, in 1h (in 75% of the seeds)" in line for line in lines)
 
 

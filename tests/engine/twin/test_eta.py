@@ -88,9 +88,6 @@ def test_what_waits_for_a_node_that_is_free_at_a_known_time_starts_then() -> Non
     assert found.start is not None
     assert found.start.p50_ms == found.start.p90_ms == begun + HOUR
     assert found.start.chance_permille == 1000
-    # It might be the first to end sooner.
-    assert found.soonest_ms is not None
-    assert engine.now_ms < found.soonest_ms <= begun + HOUR
     (ends,) = [driver for driver in found.drivers if driver.kind == "ends"]
     assert (ends.subject, ends.chance_permille, ends.at_ms) == ("runs", 1000, begun + HOUR)
     assert found.drivers[0].kind == "gate"
@@ -140,16 +137,15 @@ def test_what_will_never_have_room_has_no_start() -> None:
     engine.command(submit(job("waits")))
     found = estimated(engine, "waits")
     assert found.start is not None
-    assert (found.start.p50_ms, found.start.chance_permille, found.soonest_ms) == (None, 0, None)
+    assert (found.start.p50_ms, found.start.chance_permille) == (None, 0)
 
 
-def test_new_arrivals_can_only_delay_and_the_soonest_leaves_them_out() -> None:
+def test_new_arrivals_can_only_delay() -> None:
     engine = experienced()
     begun = engine.now_ms
     engine.command(submit(job("runs"), job("waits", priority="low")))
     found = estimated(engine, "waits", arrivals=True)
     assert found.start is not None
-    assert found.soonest_ms == begun + HOUR
     assert found.start.p90_ms is None or found.start.p90_ms >= begun + HOUR
 
 

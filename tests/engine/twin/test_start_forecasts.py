@@ -23,12 +23,13 @@ from engine.model.specs import (
     TaskGroup,
     WorkloadSpec,
 )
-from engine.model.twin_queries import StartForecast
+from engine.model.twin_queries import StartEstimate, StartForecast
 from engine.state.run_times import HistoricRunTimes
 from engine.twin.cell_flow import DRAWS, Asked, CellFlow, First
-from engine.twin.start_forecasts import KEEP_EVERY_MS, StartForecasts
+from engine.twin.start_forecasts import KEEP_EVERY_MS, REFINED_MS, StartForecasts
 from engine.twin.start_line import MAX_ONE_BY_ONE, NEVER_MS, supply, wait_ms
 from engine.twin.start_regression import EQUAL, PRIOR, LineWaits, Outcomes, StartFit, fitted, survived, wait_of
+from engine.twin.what_if import NEVER, start_of
 
 MINUTE, HOUR = 60_000, 3_600_000
 NODE = Resources(cpu_milli=8000, memory_mib=16_000)
@@ -201,6 +202,54 @@ def test_what_is_not_submitted_waits_behind_what_is() -> None:
     assert engine.state.workloads.row_of.get("quote") is None
 
 
+def ahead(engine: Engine, name: str, *waits_ms: int) -> StartEstimate:
+    """What runs of the twin say that start it after so long, or not within six hours."""
+    times = [NEVER if wait_ms >= 6 * HOUR else engine.now_ms + wait_ms for wait_ms in waits_ms]
+    return StartEstimate(
+        version=engine.version, at_ms=engine.now_ms, horizon_ms=6 * HOUR, seeds=len(times), id=name, state="queued",
+        start=start_of(times), arrivals=True, drivers=(),
+    )  # fmt: skip
+
+
+@given(st.lists(st.integers(0, 12 * HOUR), min_size=5, max_size=9))
+def test_runs_of_the_twin_move_the_forecast_towards_their_median_and_keep_its_order(waits_ms: list[int]) -> None:
+    engine = full()
+    starts = StartForecasts(engine)
+    before = starts.of_workload("w2")
+    after = starts.refine(ahead(engine, "w2", *waits_ms))
+    assert before is not None
+    assert after is not None
+    assert None not in (before.p50_ms, after.p10_ms, after.p50_ms, after.p90_ms)
+    middle_ms = engine.now_ms + sorted(waits_ms)[(len(waits_ms) - 1) // 2]
+    if middle_ms < engine.now_ms + 6 * HOUR:
+        between = sorted((before.p50_ms or 0, middle_ms))
+        assert between[0] - 1 <= (after.p50_ms or 0) <= between[1] + 1
+    else:
+        assert (after.p50_ms or 0) >= (before.p50_ms or 0) - 1
+    assert engine.now_ms <= (after.p10_ms or 0) <= (after.p50_ms or 0) <= (after.p90_ms or 0)
+    assert after.seeds == len(waits_ms)
+
+
+def test_too_few_runs_leave_the_forecast_as_it_is() -> None:
+    engine = full()
+    starts = StartForecasts(engine)
+    before = starts.of_workload("w2")
+    assert starts.refine(ahead(engine, "w2", HOUR, HOUR, HOUR, HOUR)) == before
+
+
+def test_runs_of_the_twin_count_for_ten_minutes_and_only_for_their_workload() -> None:
+    engine = full()
+    starts = StartForecasts(engine)
+    starts.refine(ahead(engine, "w2", *[5 * HOUR] * 5))
+    seeds = []
+    for name, later_ms in (("w2", 0), ("w3", 0), ("w2", REFINED_MS - 1), ("w2", 1)):
+        engine.advance(engine.now_ms + later_ms)
+        found = starts.of_workload(name)
+        assert found is not None
+        seeds.append(found.seeds)
+    assert seeds == [5, 0, 5, 0]
+
+
 def test_what_runs_has_no_forecast() -> None:
     assert StartForecasts(full()).of_workload("runs0") is None
 
@@ -238,21 +287,35 @@ def test_one_that_waits_is_kept_every_other_minute_and_none_where_nothing_waits(
 def test_the_record_says_how_p90_held_and_is_kept_over_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     engine = Engine.open(path, cell=cell(1))
-    submit(engine, *(job(f"w{i}") for i in range(5)))
+    submit(engine, *(job(f"w{i}") for i in range(9)))
     first = forecast(engine, "w1")
     assert (first.alike, first.p90_held_permille) == (0, None)
-    kept(engine, 3)
-    before = engine.state.workloads.row("w4")
+    kept(engine, 7)
+    before = engine.state.workloads.row("w8")
     starts = StartForecasts(engine)
     found = starts.of(before)
     engine.close()
     again = Engine.open(path)
-    same = StartForecasts(again).of_workload("w4")
+    same = StartForecasts(again).of_workload("w8")
     again.close()
     assert found is not None
     assert found.alike > 20
     assert found.p90_held_permille is not None
     assert same == found
+
+
+def test_a_forecast_counts_in_the_record_once_its_p90_has_passed_however_early_it_started() -> None:
+    engine = full(nodes=1, waiting=1)
+    starts = kept(engine, 1)
+    first = engine.estimates()[0]
+    assert engine.workload("w0").state == "running"
+    assert first.p90_ms is not None
+    assert first.p90_ms > engine.now_ms
+    starts.record.learn()
+    assert starts.record.held("room") == (0, 0)
+    engine.advance(max(one.p90_ms or 0 for one in engine.estimates()) + 1)
+    starts.record.learn()
+    assert starts.record.held("room") == (25, 25)
 
 
 def test_only_the_newest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,7 +346,6 @@ def outcomes(count: int, wait: Callable[[LineWaits, int], float], seen_share: fl
         logs=logs,
         queue=queue,
         priority=np.zeros(count, np.int64),
-        expected=logs @ EQUAL,
         waits=np.where(seen, waits, waits - 1.0),
         seen=seen,
     )
@@ -306,6 +368,11 @@ def test_it_learns_that_one_queue_waits_longer_than_its_line_says() -> None:
     waits = LineWaits(HOUR, HOUR, HOUR, HOUR, HOUR, HOUR)
     assert fit.log_wait(waits, 1, 0) - fit.log_wait(waits, 0, 0) == pytest.approx(1.0, abs=0.1)
     assert fit.log_wait(waits, 7, 0) < fit.log_wait(waits, 1, 0)
+
+
+def test_what_the_weights_have_learnt_does_not_widen_the_range_too() -> None:
+    low, middle, high = fitted(outcomes(800, lambda known, _: float(known.logs @ EQUAL) + 1.0)).errors
+    assert -0.2 < low <= middle <= high < 0.2
 
 
 def test_what_still_waits_is_not_learnt_as_if_it_had_started() -> None:

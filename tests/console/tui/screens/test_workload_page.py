@@ -22,6 +22,7 @@ from console.views.workload import (
     workload_columns,
 )
 from engine.model.details import DependencyDetail, HistoryItem, Reason, TaskPlace, WorkloadDetail
+from engine.model.twin_queries import StartForecast
 from tests.console.fake_client import MINUTE, NOW_MS, FakeClient
 from tests.console.tui.test_app import console, here, press, quick, until
 
@@ -115,11 +116,15 @@ def waiting(**fields: object) -> WorkloadDetail:
     return detail(**(given | fields))
 
 
-def test_the_least_time_of_a_start_is_told_as_a_bound_with_what_it_assumes() -> None:
-    page = words(workload_columns(waiting(), 60)[0])
-    at = page.index("not before in 2h 10m, 2026-03-01 14:10:00 UTC")
-    assert page[at + 1].strip() == "only if nothing else takes the room"
-    assert not any("earliest" in each for each in page)
+def test_the_forecast_is_the_only_start_that_is_told() -> None:
+    view = waiting()
+    starts = StartForecast(
+        at_ms=NOW_MS, kind="room", p10_ms=NOW_MS + 30 * MINUTE, p50_ms=NOW_MS + 60 * MINUTE,
+        p90_ms=NOW_MS + 120 * MINUTE, decides="room", line_ms=0, alike=0, p90_held_permille=None,
+    )  # fmt: skip
+    page = words(workload_columns(view, 60, starts=starts)[0])
+    assert "starts     1h (30m..2h)" in page
+    assert not any("not before" in each or "14:10" in each for each in page)
 
 
 def test_a_promised_start_is_told_once_as_a_promise() -> None:
