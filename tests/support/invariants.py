@@ -771,17 +771,19 @@ class Places:
         counts: Counter[tuple[str, ...]] = Counter()
         for node, count in nodes.items():
             counts[self.domain(spec.level, node)] += count
-        capacity, shape = state.capacity, state.workloads.class_at(row).shapes[group]
+        capacity = state.capacity
+        # Where they may go: in their reservation alone, if they have one.
+        shapes = [each[group] for each in variants(state, row)]
         queue = state.queues.specs[state.workloads.queue[row]].name
         # Where quota is by pool, all tasks of a group are in one.
         confined = Books(state.queues.specs).flavored(queue)
         pools = {capacity.pool[node] for node in nodes}
         for node in range(len(self._nodes)):
-            if capacity.state[node] != NodeState.READY or not capacity.usable(node, shape):
+            if capacity.state[node] != NodeState.READY:
                 continue
             if confined and capacity.pool[node] not in pools:
                 continue
-            if capacity.fits(node, shape):
+            if any(capacity.usable(node, shape) and capacity.fits(node, shape) for shape in shapes):
                 domain = self.domain(spec.level, node)
                 skew = max(counts[self.domain(spec.level, at)] for at in new) - counts[domain]
                 assert skew <= spec.max_skew, f"{self._workloads[row].id} has {counts}, and room in {domain}"
