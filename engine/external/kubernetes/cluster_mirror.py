@@ -150,7 +150,7 @@ class ClusterMirror:
         new_nodes = self._news(placed)
         moved = {each.node.id for each in new_nodes if isinstance(each, seen.NodeSeen) and self._is_other(each)}
         queues = self._new_queues(changes, before)
-        uids = self._uids(changes, moved, everything or self._config_changed())
+        uids = self._uids(changes, moved, self._config_changed() or everything)
         facts, classes = self._new_workloads(uids)
         loads = changes.loads | moved
         if before is not None:
