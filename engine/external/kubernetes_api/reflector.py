@@ -131,7 +131,8 @@ class Reflector:
         begin = self._clock()
         try:
             self._take_list(self._reader.paged)
-        except VersionExpired:
+        except (VersionExpired, KubernetesUnavailable):
+            # A busy server ends an answer that takes it a minute, and a stream never.
             self._take_list(self._reader.streamed)
         self.report.lists += 1
         self.report.list_s = self._clock() - begin
