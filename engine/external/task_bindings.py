@@ -43,7 +43,7 @@ class NodeRoom:
     def take(self, request: Resources) -> tuple[Resources, int]:
         """(as much of the request as there is room for, the devices)"""
         part = request.gpu_milli % 1000
-        mask = self._share(part) if part else closest(self._whole(), self._count(request), 0)
+        mask = self._share(part) if part else self._devices(request.gpu_milli // 1000)
         cut = Resources(
             cpu_milli=min(request.cpu_milli, max(self.cpu, 0)),
             memory_mib=min(request.memory_mib, max(self.memory, 0)),
@@ -58,11 +58,13 @@ class NodeRoom:
                 self.devices[device] -= part or 1000
         return cut, mask
 
-    def _whole(self) -> int:
-        return sum(1 << device for device, free in enumerate(self.devices) if free == 1000)
-
-    def _count(self, request: Resources) -> int:
-        return min(request.gpu_milli // 1000, self._whole().bit_count())
+    def _devices(self, count: int) -> int:
+        """So many that are free, or all that are."""
+        whole = 0
+        for device, free in enumerate(self.devices):
+            if free == 1000:
+                whole |= 1 << device
+        return closest(whole, min(count, whole.bit_count()), 0)
 
     def _share(self, part: int) -> int:
         """The fullest device that still has room for the part."""

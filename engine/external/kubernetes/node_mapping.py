@@ -10,6 +10,7 @@ name of a domain has those of the domains it is in before it, because Kueue tell
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -40,6 +41,7 @@ OWN_TAINTS = "node.kubernetes.io/"
 LEAVING = ("ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "DeletionCandidateOfClusterAutoscaler")
 _LEVELS: tuple[Level, ...] = ("rack", "block", "zone", "region")
 """The narrowest first."""
+_NO_LETTER_OF_IDS = re.compile(r"[^A-Za-z0-9._-]")
 TOLERANCE = 50
 """Memory and disk of one pool differ by less than one part in so many."""
 
@@ -188,9 +190,7 @@ def standing(node: KubernetesNode) -> seen.Standing:
 
 def ident(text: str) -> str:
     """The text as far as it can be part of an id."""
-    return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "_" for letter in text)[
-        :120
-    ].lstrip("._-")
+    return _NO_LETTER_OF_IDS.sub("_", text)[:120].lstrip("._-")
 
 
 def fits(key: str, value: str) -> bool:

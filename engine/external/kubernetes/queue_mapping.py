@@ -187,6 +187,8 @@ class QueueMapping:
             note("preference between borrowing and preemption (flavorFungibility) is not modelled", name)
         if spec.admission_checks_strategy.admission_checks:
             note("admission checks are shown, and not modelled", name)
+        if queue.status.fair_sharing is not None:
+            note("fair sharing of cohorts is on, and not modelled: Kueue gives and takes by weight there", name)
         if spec.admission_scope is not None and spec.admission_scope.admission_mode:
             note("fair sharing of admission by past use is not modelled", name)
         for flavor in _flavors(spec.resource_groups):

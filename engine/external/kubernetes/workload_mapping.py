@@ -266,7 +266,8 @@ class WorkloadMapping:
             return ()
         by_pool: dict[str, list[int]] = {}
         for each in admission.pod_set_assignments:
-            there = sum(held.count for held in holds if held.group == (ident(each.name) or "main"))
+            group = ident(each.name) or "main"
+            there = sum(held.count for held in holds if held.group == group)
             missing, count = max(each.count - there, 0), max(each.count, 1)
             for name, text in each.resource_usage.items() if missing else ():
                 read = self._facts.reader.quantity(name, text)

@@ -108,6 +108,10 @@ class UsedFlavor(ObjectPart, frozen=True):
     resources: tuple[UsedResource, ...] = ()
 
 
+class FairSharingStatus(ObjectPart, frozen=True):
+    """Share of a queue, which Kueue writes only where its configuration has fair sharing on."""
+
+
 class QueueStatus(ObjectPart, frozen=True):
     conditions: tuple[Condition, ...] = ()
     flavors_reservation: tuple[UsedFlavor, ...] = ()
@@ -115,6 +119,7 @@ class QueueStatus(ObjectPart, frozen=True):
     pending_workloads: int = 0
     reserving_workloads: int = 0
     admitted_workloads: int = 0
+    fair_sharing: FairSharingStatus | None = None
 
 
 class ClusterQueue(KubernetesObject, frozen=True):

@@ -1,12 +1,11 @@
 """All objects of a kind, and the events after them.
 
-There are three ways to list, and all give the same: `ReadEvent`s, and at the end the version that they are of.
+There are two ways to list, and both give the same: `ReadEvent`s, and at the end the version that they are of.
 
-- `streamed`: a watch that begins with all objects (WatchList), where the server has it. One request, and no answer that
-  has to be held in memory, by the server nor here. Servers are known that never say that all have come: silence for
-  INITIAL_SILENCE_S is then the end of trying.
-- `paged`: PAGE objects to an answer, all of one version. The rest may expire in between (410).
-- `whole`: one answer, for when the pages expired. Its objects are cut out as it comes.
+- `paged`: PAGE objects to an answer, compressed, all of one version. The rest may expire in between (410).
+- `streamed`: a watch that begins with all objects (WatchList), where the server has it. Nothing of it can expire, but
+  each object is a piece of HTTP and of TLS by itself, which costs four times the CPU time here. Servers are known that
+  never say that all have come: silence for INITIAL_SILENCE_S is then the end of trying.
 
 `followed` gives the events after a version. An object that cannot be read is an event without object: it is counted,
 and does not end the rest.
@@ -21,7 +20,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from engine.external.answer_cutter import NOT_PLAIN_JSON, Cutter
+from engine.external.answer_cutter import NOT_PLAIN_JSON
 from engine.external.kubernetes_api.core_objects import KubernetesObject
 from engine.external.kubernetes_api.errors import (
     GONE,
@@ -37,7 +36,10 @@ from engine.external.kubernetes_api.transport import KubernetesTransport
 
 T = TypeVar("T", bound=KubernetesObject)
 
-PAGE = 1_000
+PAGE = 2_500
+"""Some 10 MB of pods, which a server reads and compresses within seconds: after a minute it ends an answer."""
+EVENTS_AT_ONCE = 1_000
+"""Of a list that is streamed."""
 INITIAL_SILENCE_S = 20.0
 WATCH_S = (240, 480)
 """Seconds after which the server ends a watch: a random number between, so that not all of them end at once."""
@@ -109,21 +111,6 @@ class KindReader:
 
     # -- lists --------------------------------------------------------------------------------------------------------
 
-    def streamed(self) -> Iterator[Came]:
-        """Raises KubernetesRefused of 400 or 422 where the server has no such watch, and KubernetesSilent where it does
-        not come to its end."""
-        query = self._query(sendInitialEvents="true", resourceVersionMatch="NotOlderThan", resourceVersion="")
-        gathered: list[ReadEvent] = []
-        for came in self._watched(f"listing {self.kind.resource}", query, INITIAL_SILENCE_S):
-            gathered += came.events
-            if came.whole:
-                yield Came(tuple(gathered), came.version, whole=True)
-                return
-            if len(gathered) >= PAGE:
-                yield Came(tuple(gathered))
-                gathered = []
-        raise KubernetesSilent(f"listing {self.kind.resource}: the list ended before its end", "It is tried again")
-
     def paged(self) -> Iterator[Came]:
         """Raises VersionExpired where the rest of that version is not to be had any more."""
         what = f"listing {self.kind.resource}"
@@ -140,17 +127,20 @@ class KindReader:
                 return
             query["continue"] = end.continue_
 
-    def whole(self) -> Iterator[Came]:
-        what = f"listing {self.kind.resource}"
-        cutter: Cutter[ReadEvent] = Cutter("items", self._added)
-        with self.line.stream(what, self.kind.path, self._selected()) as stream:
-            for chunk in stream.chunks():
-                cutter.feed(chunk)
-                if cutter.found:
-                    yield Came(tuple(cutter.found))
-                    cutter.found.clear()
-        events, end = self._read_page(cutter.rest())
-        yield Came(events, end.resource_version, whole=True)
+    def streamed(self) -> Iterator[Came]:
+        """Raises KubernetesRefused of 400 or 422 where the server has no such watch, and KubernetesSilent where it does
+        not come to its end."""
+        query = self._query(sendInitialEvents="true", resourceVersionMatch="NotOlderThan", resourceVersion="")
+        gathered: list[ReadEvent] = []
+        for came in self._watched(f"listing {self.kind.resource}", query, INITIAL_SILENCE_S):
+            gathered += came.events
+            if came.whole:
+                yield Came(tuple(gathered), came.version, whole=True)
+                return
+            if len(gathered) >= EVENTS_AT_ONCE:
+                yield Came(tuple(gathered))
+                gathered = []
+        raise KubernetesSilent(f"listing {self.kind.resource}: the list ended before its end", "It is tried again")
 
     def _read_page(self, answer: bytes) -> tuple[tuple[ReadEvent, ...], _End]:
         try:
@@ -162,10 +152,7 @@ class KindReader:
             raw = msgspec.json.decode(answer, type=_Page)
         except NOT_PLAIN_JSON:
             raise KubernetesUnreadable(f"listing {self.kind.resource}: the answer is not a list") from None
-        return tuple(self._added(each) for each in raw.items or ()), raw.metadata
-
-    def _added(self, raw: msgspec.Raw) -> ReadEvent:
-        return self._read("ADDED", raw)
+        return tuple(self._read("ADDED", each) for each in raw.items or ()), raw.metadata
 
     # -- events -------------------------------------------------------------------------------------------------------
 

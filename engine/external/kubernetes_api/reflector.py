@@ -20,8 +20,6 @@ import msgspec
 from engine.external.kubernetes_api.core_objects import KubernetesObject
 from engine.external.kubernetes_api.errors import (
     KubernetesDenied,
-    KubernetesRefused,
-    KubernetesSilent,
     KubernetesUnavailable,
     VersionExpired,
 )
@@ -32,7 +30,6 @@ from engine.model.errors import MusterError
 
 FIRST_WAIT_S = 0.5
 LAST_WAIT_S = 30.0
-NO_STREAM = frozenset([400, 422])
 SHORTEST_WATCH_S = 1.0
 """A watch that ends sooner, and told nothing, counts as an error."""
 
@@ -110,8 +107,6 @@ class Reflector:
         self._clock = clock
         self._known: dict[str, _Known] = {}
         self._version = ""
-        self._streams = True
-        """The server is taken to have WatchList until it shows otherwise."""
         self._errors = 0
         """In a row."""
 
@@ -134,18 +129,11 @@ class Reflector:
         KubernetesUnavailable."""
         self.report.state = "listing"
         begin = self._clock()
-        if self._streams:
-            try:
-                self._take_list(self._reader.streamed)
-            except (KubernetesRefused, KubernetesSilent) as error:
-                if isinstance(error, KubernetesRefused) and error.status not in NO_STREAM:
-                    raise
-                self._streams = False
-        if not self._streams:
-            try:
-                self._take_list(self._reader.paged)
-            except VersionExpired:
-                self._take_list(self._reader.whole)
+        try:
+            self._take_list(self._reader.paged)
+        except (VersionExpired, KubernetesUnavailable):
+            # A busy server ends an answer that takes it a minute, and a stream never.
+            self._take_list(self._reader.streamed)
         self.report.lists += 1
         self.report.list_s = self._clock() - begin
 

@@ -100,6 +100,8 @@ class ResourceReader:
 
     def request(self, spec: PodSpec) -> Resources:
         """What a pod is counted for: its containers together or its largest init container, and its overhead."""
+        if len(spec.containers) == 1 and not (spec.init_containers or spec.resources.requests or spec.overhead):
+            return self.resources(spec.containers[0].resources.requests, up=True)
         main = self._sum(spec.containers)
         beside, largest = [0, 0, 0, 0], [0, 0, 0, 0]
         for container in spec.init_containers:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from kubernetes_cluster import KubernetesCluster, shared
-from scripted_kubernetes import Answer, Query, ScriptedKubernetes, initial_end, status
+from scripted_kubernetes import Answer, Query, ScriptedKubernetes, page, status
 
 from console.cli.main import run
 from tests.support.patience import until
@@ -38,7 +38,7 @@ def plain(path: str, query: Query) -> Answer:
     }
     if path in said:
         return 200, {}, [json.dumps(said[path]).encode()]
-    return status(500, "Broken") if path.endswith("jobs") else (200, {}, [initial_end(5)])
+    return status(500, "Broken") if path.endswith("jobs") else page(5)
 
 
 def test_a_look_says_what_is_absent_and_what_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from engine.external.kubernetes.node_mapping import NodeMapping
 from engine.external.kubernetes.queue_mapping import QueueMapping
 from engine.external.kubernetes_api.core_objects import KubernetesNode
-from engine.external.kubernetes_api.kueue_objects import ClusterQueue, Cohort, ResourceFlavor, Topology
+from engine.external.kubernetes_api.kueue_objects import ClusterQueue, Cohort, QueueStatus, ResourceFlavor, Topology
 from engine.external.kubernetes_api.resources import ResourceReader
 from engine.external.mirror_report import UnsupportedCounts
 from engine.model.specs import FlavorQuota, KueueRules, QueueSpec
@@ -137,3 +137,11 @@ def test_rules_of_a_queue_are_those_of_its_cluster_queue() -> None:
     )  # fmt: skip
     assert (found["b"].reclaim, found["b"].kueue) == ("never", KueueRules())
     assert not left.any
+
+
+def test_fair_sharing_is_named_for_each_queue_that_kueue_shows_a_share_of() -> None:
+    plain = of(ClusterQueue, "a", fairSharing={"weight": "2"})
+    status = msgspec.convert({"fairSharing": {"weightedShare": 3}}, QueueStatus)
+    shared = [msgspec.structs.replace(of(ClusterQueue, name), status=status) for name in ("b", "c")]
+    _, left = queues_of([plain, *shared], {})
+    assert [(each.text.partition(" is on")[0], each.count) for each in left.all()] == [("fair sharing of cohorts", 2)]

@@ -64,15 +64,15 @@ class Seen:
 class Watched:
     """The server's side: lists in turn, and the bodies of watches in turn; after the last one it is silent."""
 
-    def __init__(self, lists: list[list[bytes]], watches: list[list[bytes | None]] | None = None) -> None:
+    def __init__(self, lists: list[Answer], watches: list[list[bytes | None]] | None = None) -> None:
         self.ends = threading.Event()
         self.lists, self.watches = lists, watches or []
         self.listed = self.watched = 0
 
     def __call__(self, path: str, query: Query) -> Answer:
-        if "sendInitialEvents" in query:
+        if "watch" not in query:
             self.listed += 1
-            return 200, {}, self.lists[min(self.listed, len(self.lists)) - 1]
+            return self.lists[min(self.listed, len(self.lists)) - 1]
         self.watched += 1
         if self.watched > len(self.watches):
             return 200, {}, until(self.ends, bookmark("9999"))
@@ -98,8 +98,8 @@ def following(answer: Callable[[str, Query], Answer]) -> Iterator[tuple[Seen, Ca
             answer.ends.set()
 
 
-def whole(version: int, *found: tuple[str, int]) -> list[bytes]:
-    return [*(event("ADDED", pod(name, at)) for name, at in found), initial_end(version)]
+def whole(version: int, *found: tuple[str, int]) -> Answer:
+    return page(version, *(pod(name, at) for name, at in found))
 
 
 def test_a_410_in_the_stream_lists_again_and_tells_what_is_gone() -> None:
@@ -131,8 +131,7 @@ def test_a_410_as_the_answer_lists_again() -> None:
 
 
 def test_a_name_that_comes_back_is_another_object() -> None:
-    again = event("ADDED", pod("same", 12, uid="second"))
-    lists = [whole(10, ("same", 4)), [again, initial_end(30)]]
+    lists = [whole(10, ("same", 4)), page(30, pod("same", 12, uid="second"))]
     with following(Watched(lists, [[error(410, "Gone")]])) as (seen, settled):
         settled()
     assert seen.versions == {"second": "12"}
@@ -146,7 +145,7 @@ def test_half_a_line_and_a_broken_line_lose_nothing() -> None:
     asked: list[str] = []
 
     def answer(path: str, query: Query) -> Answer:
-        asked.append(query["resourceVersion"])
+        asked.append(query.get("resourceVersion", ""))
         return server(path, query)
 
     with following(answer) as (seen, settled):
@@ -164,18 +163,38 @@ def test_events_cut_anywhere_are_read_whole() -> None:
     assert len(seen.versions) == 5
 
 
-def test_a_server_that_never_says_that_all_have_come_is_asked_for_pages() -> None:
-    ends = threading.Event()
-    scripted = Watched([])
+class Expiring:
+    """Pages of which the rest has expired, so many times; then they are whole. `streamed` answers a WatchList."""
 
-    def answer(path: str, query: Query) -> Answer:
+    def __init__(self, times: int, streamed: Callable[[], Answer]) -> None:
+        self.ends = threading.Event()
+        self.streamed, self._left = streamed, times
+
+    def __call__(self, path: str, query: Query) -> Answer:
         if "sendInitialEvents" in query:
-            return 200, {}, until(ends, event("ADDED", pod("ghost", 3)))
+            return self.streamed()
         if "watch" in query:
-            return scripted(path, query)
-        return page(10, pod("second", 7)) if "continue" in query else page(10, pod("first", 6), more="next")
+            return 200, {}, until(self.ends, bookmark("9999"))
+        if "continue" not in query:
+            return page(10, pod("first", 6), more="next")
+        self._left -= 1
+        return status(410, "Expired") if self._left >= 0 else page(10, pod("second", 7))
 
-    with following(answer) as (seen, settled):
+
+def test_pages_that_expire_are_listed_once_more_as_a_stream() -> None:
+    pods = [event("ADDED", pod(name, at)) for name, at in (("stays", 5), ("after", 15), ("third", 16))]
+    scripted = Expiring(1, lambda: (200, {}, [*pods, initial_end(20)]))
+    with following(scripted) as (seen, settled):
+        settled()
+        scripted.ends.set()
+    assert seen.versions == {"uid-stays": "5", "uid-after": "15", "uid-third": "16"}
+    assert ("deleted", "uid-first") in seen.told
+
+
+def test_a_server_that_never_says_that_all_have_come_is_asked_for_pages_again() -> None:
+    ends = threading.Event()
+    scripted = Expiring(1, lambda: (200, {}, until(ends, event("ADDED", pod("ghost", 3)))))
+    with following(scripted) as (seen, settled):
         settled()
         ends.set()
         scripted.ends.set()
@@ -184,39 +203,12 @@ def test_a_server_that_never_says_that_all_have_come_is_asked_for_pages() -> Non
 
 
 @pytest.mark.parametrize("code", [400, 422])
-def test_a_server_without_watchlist_is_asked_for_pages(code: int) -> None:
-    scripted = Watched([])
-
-    def answer(path: str, query: Query) -> Answer:
-        if "sendInitialEvents" in query:
-            return status(code, "Invalid")
-        return scripted(path, query) if "watch" in query else page(10, pod("a", 6))
-
-    with following(answer) as (seen, settled):
+def test_a_server_without_watchlist_is_asked_for_pages_again(code: int) -> None:
+    scripted = Expiring(2, lambda: status(code, "Invalid"))
+    with following(scripted) as (seen, settled):
         settled()
         scripted.ends.set()
-    assert seen.versions == {"uid-a": "6"}
-
-
-def test_pages_that_expire_are_listed_once_more_in_one_answer() -> None:
-    scripted = Watched([])
-
-    def answer(path: str, query: Query) -> Answer:
-        if "sendInitialEvents" in query:
-            return status(422, "Invalid")
-        if "watch" in query:
-            return scripted(path, query)
-        if "continue" in query:
-            return status(410, "Expired")
-        if "limit" in query:
-            return page(10, pod("before", 6), pod("stays", 5), more="next")
-        return page(20, pod("stays", 5), pod("after", 15), pod("third", 16))
-
-    with following(answer) as (seen, settled):
-        settled()
-        scripted.ends.set()
-    assert seen.versions == {"uid-stays": "5", "uid-after": "15", "uid-third": "16"}
-    assert ("deleted", "uid-before") in seen.told
+    assert seen.versions == {"uid-first": "6", "uid-second": "7"}
 
 
 def test_a_version_that_goes_back_is_a_store_set_back() -> None:
@@ -237,7 +229,7 @@ def test_without_bookmarks_it_goes_on_from_the_last_event() -> None:
     scripted = Watched([whole(10)], [[event("ADDED", pod("a", 11))], [event("DELETED", pod("a", 12))]])
 
     def answer(path: str, query: Query) -> Answer:
-        asked.append(query["resourceVersion"])
+        asked.append(query.get("resourceVersion", ""))
         return scripted(path, query)
 
     with following(answer) as (seen, settled):
@@ -341,7 +333,7 @@ class FaultyCluster:
     def _list(self, query: Query, fault: str) -> Answer:
         """The rest of a list has expired, or is that of a later one."""
         found = list(self.pods.values())
-        if "limit" not in query or fault == "no stream":
+        if self.calm or fault == "no stream":
             return page(self.version, *found)
         return status(410, "Expired") if "continue" in query else page(self.version, *found[:1], more="next")
 
@@ -402,7 +394,7 @@ def test_a_consumer_that_takes_nothing_ends_when_it_is_closed(monkeypatch: pytes
     lines = [event("ADDED", pod(f"p{n}", n + 11)) for n in range(50)]
 
     def answer(path: str, query: Query) -> Answer:
-        return 200, {}, whole(10) if "sendInitialEvents" in query else until(ends, *lines)
+        return (200, {}, until(ends, *lines)) if "watch" in query else whole(10)
 
     with ScriptedKubernetes(answer) as server:
         observation = ClusterObservation(server.line(), [PODS])
