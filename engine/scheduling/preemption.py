@@ -449,7 +449,11 @@ class _Search:
         """Why it has found nobody."""
         state, queues = self.state, self.state.queues
         reach: tuple[int, ...] = (queues.path[self.queue][-1] if self._takes_back else self.queue,)
-        if state.settings.preempt_across:
+        if self._short is not None and self._short[0][0] == self.queue:
+            # Of no other queue's work does that depend.
+            reach = (self.queue,)
+            self._in_reach = self._in_reach[view(state.workloads.queue)[self._in_reach] == self.queue]
+        elif state.settings.preempt_across:
             reach = tuple(vertex for vertex, path in enumerate(queues.path) if len(path) == 1)
         uncertain = queues.bursts or state.bookings.clearings or self.shapes[0].terms is not None
         return VainSearch(
@@ -514,11 +518,11 @@ class _Search:
         """(vertex, slot) -> quantity that the charge lacks, the nearest vertex for each slot; and what the queue's own
         quota lacks, if it is to be within that."""
         found: dict[tuple[int, int], int] = {}
-        for borrow in (True, False) if self.together else (True,):
+        for borrow in (False, True) if self.together else (True,):
             for part in self.charge:
                 lack: Lack | None = queues.lack(self.queue, (part,), self.state.now_ms, borrow=borrow)
                 if lack is not None:
-                    found[lack.vertex, lack.slot] = lack.short
+                    found.setdefault((lack.vertex, lack.slot), lack.short)
         return found
 
     def _lacks_without(self, rows: Sequence[int]) -> dict[tuple[int, int], int]:
