@@ -166,7 +166,7 @@ METRICS: Mapping[str, FactMetric] = {
     "workload_nodes": _count("workload", "workload {of} is on {value} nodes"),
     "workload_node": _name("workload", "node", "workload {of} is on node {value}"),
     "workload_waits_for": _name("workload", "workload", "workload {of} waits for workload {value}"),
-    "workload_promised_start": _number("workload", "time_ms", "workload {of} is promised a start at {value}"),
+    "workload_promised_start": _number("workload", "time_ms", "workload {of} has a promised start at {value}"),
     "workload_deadline": _number("workload", "time_ms", "workload {of} should have ended by {value}"),
     "workload_why": _text("workload", "workload {of} waits: {value}"),
     # -- tenants, zones, reservations, budgets
