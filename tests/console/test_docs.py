@@ -67,7 +67,7 @@ def environment() -> Iterator[dict[str, str]]:
         command.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m console.cli.main "$@"\n')
         command.chmod(0o755)
         paths = paths_in(folder / DEMO_CELL)
-        ensure_engine(paths, ["--demo", "--quiet-day", "--speed", "60", "--nodes", "40", "--data", str(paths.folder)])
+        ensure_engine(paths, ["--demo", "--quiet-day", "--speed", "20", "--nodes", "40", "--data", str(paths.folder)])
         yield {
             "PATH": f"{bin_folder}:/usr/bin:/bin",
             "HOME": str(folder),
