@@ -52,6 +52,8 @@ MIN_KEEP_SHARE = 50
 """A start forecast that was kept is followed by a pause of so many times what it took, however fast time runs."""
 KEEP_TIME_S = 60.0
 """Wall seconds after which the time is recorded although nothing happened."""
+ANSWER_S = 30.0
+"""Wall seconds for which a caller waits for the engine's thread."""
 BESIDE_FROM = 5_000
 """Nodes and workloads from which on a copy of the process works out what takes long: on fewer it is as quick as the
 fork."""
@@ -133,18 +135,9 @@ class EngineLoop:
             self._calls.put((fn, future))
         return future
 
-    def call(self, fn: Callable[[Engine], T], timeout_s: float = 30.0) -> T:
+    def call(self, fn: Callable[[Engine], T], timeout_s: float = ANSWER_S) -> T:
         """Run `fn(engine)` on the engine's thread between turns; returns or raises what it does."""
-        future = self.post(fn)
-        try:
-            return future.result(timeout_s)
-        except TimeoutError:
-            if future.done():
-                raise
-            future.cancel()
-            raise UnreachableError(
-                f"the engine did not answer within {timeout_s:g} s", "It may be overloaded; try again"
-            ) from None
+        return _result_of(self.post(fn), timeout_s)
 
     def call_beside(self, prepare: Callable[[Engine], Callable[[], T]], answer: type[T]) -> T:
         """Run what `prepare(engine)` returns on the engine as it is then; returns or raises what it does. Of a large
@@ -163,7 +156,13 @@ class EngineLoop:
                     f"no trial can begin: {error.strerror}", "Free some memory, then try again"
                 ) from error
 
-        begun = self.call(begin)
+        future = self.post(begin)
+        try:
+            begun = _result_of(future, ANSWER_S)
+        except UnreachableError:
+            # Nobody waits any more for what begins after this.
+            future.add_done_callback(_end_child)
+            raise
         return msgspec.json.decode(_answer_of(begun), type=answer) if isinstance(begun, forks.Child) else begun
 
     def read(self, what: str, *arguments: object, least_version: int = 0) -> Any:
@@ -362,6 +361,25 @@ class EngineLoop:
 
     def _gone(self) -> UnreachableError:
         return UnreachableError(self.fault or "the engine is stopping", "Start it again; the journal is intact")
+
+
+def _result_of(future: Future[T], timeout_s: float) -> T:
+    """What the call returned or raised. Raises UnreachableError when the engine did not come to it in time."""
+    try:
+        return future.result(timeout_s)
+    except TimeoutError:
+        if future.done():
+            return future.result()
+        future.cancel()
+        raise UnreachableError(
+            f"the engine did not answer within {timeout_s:g} s", "It may be overloaded; try again"
+        ) from None
+
+
+def _end_child(begun: Future[Any]) -> None:
+    """End a child that was started for a caller who has gone."""
+    if not begun.cancelled() and begun.exception() is None and isinstance(begun.result(), forks.Child):
+        begun.result().cancel()
 
 
 def _answer_of(child: forks.Child) -> bytes:

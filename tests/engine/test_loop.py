@@ -19,6 +19,7 @@ from engine.model import commands as cmd
 from engine.model.details import WorkloadDetail
 from engine.model.errors import JournalError, NotFoundError, RefusedError, UnreachableError
 from engine.model.specs import WorkloadSpec
+from engine.twin import forks
 from tests.support.patience import PATIENCE_S
 
 Feed = Iterator[tuple[int, WorkloadSpec]]
@@ -94,6 +95,31 @@ def test_who_waits_for_what_runs_beside_the_thread_is_told_when_it_comes_to_no_e
     with pytest.raises(RefusedError, match="took too long"):
         loop.call_beside(lambda _: lambda: time.sleep(PATIENCE_S), int)
     assert loop.call(lambda engine: engine.now_ms) >= 0, "the thread goes on"
+
+
+def test_no_child_outlives_a_caller_who_gave_up_before_it_began(start, monkeypatch) -> None:
+    children: list[forks.Child] = []
+    begin = forks.start
+
+    def remembered(*arguments: object, **options: object) -> forks.Child:
+        children.append(begin(*arguments, **options))
+        return children[-1]
+
+    monkeypatch.setattr(forks, "start", remembered)
+    monkeypatch.setattr(loops, "BESIDE_FROM", 0)
+    monkeypatch.setattr(loops, "ANSWER_S", 0.05)
+    loop = start()
+    given_up = threading.Event()
+
+    def prepare(_: Engine) -> Callable[[], None]:
+        given_up.wait()
+        return lambda: time.sleep(PATIENCE_S)
+
+    with pytest.raises(UnreachableError):
+        loop.call_beside(prepare, type(None))
+    given_up.set()
+    loop.call(lambda _: None, PATIENCE_S)
+    assert [child.over for child in children] == [True]
 
 
 def test_calls_run_on_one_thread_that_is_not_the_callers(start) -> None:
