@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from console.client.protocol import Client
     from engine.model.list_queries import Term
     from engine.model.overviews import Change, Changes
-    from recommender.history.imported_history import MetricQuery, NodeNames, Prometheus
+    from recommender.history.prometheus import MetricQuery, NodeNames, Prometheus
 
 
 LINES = 24
@@ -263,7 +263,7 @@ def _from_trace(client: Client, path: Path, arguments: argparse.Namespace) -> di
 
 
 def _from_prometheus(client: Client, url: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    from recommender.history.imported_history import RULES, NodeNames, Prometheus
+    from recommender.history.prometheus import RULES, NodeNames, Prometheus
     from runbooks.gate.approval_gate import wall_ms
 
     step_ms, last_ms = _span("--step", arguments.step), _span("--since", arguments.since)
@@ -304,7 +304,7 @@ def _bring(
 ) -> dict[str, Any]:
     """All of one metric in the window (begin, end, step; ms). What an earlier import has brought is not asked for
     again."""
-    from recommender.history.imported_history import ask
+    from recommender.history.prometheus import ask
 
     start_ms, end_ms, step_ms = window
     known = client.history(HistoryRequest(metric=rule.metric, of="node")).series
