@@ -24,7 +24,7 @@ from engine.journal.side_tables import Records
 from engine.model.errors import MusterError
 from recommender.history.chunks import SeriesPoints
 from recommender.history.metrics import HOUR_MS, MINUTE_MS, OutsideNames
-from recommender.history.prometheus import NODE_LABELS, NodeNames, Prometheus, PrometheusSeries, TooMuch, number
+from recommender.history.prometheus import NODE_LABELS, NodeNames, Prometheus, TooMuch, number
 
 SLOT_MS = 5 * MINUTE_MS
 SLOTS = 288
@@ -85,14 +85,21 @@ GPU_SLOT = Table(
 DIRECTORY = -1
 
 
-class _Labels(msgspec.Struct, gc=False):
-    UUID: str = ""
-    GPU_I_ID: str = ""
+class _Series(msgspec.Struct, gc=False):
+    """One series of an answer. Its text is looked at as a whole: 40,000 of them decoded take five times as long."""
+
+    metric: msgspec.Raw
+    values: msgspec.Raw
 
 
-class _DeviceSeries(msgspec.Struct, gc=False):
-    metric: _Labels
-    values: list[tuple[float, str]]
+class _NamedDevice(NamedTuple):
+    """The labels of a device."""
+
+    row: int
+    """-1: it has no UUID, or there are too many."""
+    jobs: tuple[str, ...]
+    pods: tuple[tuple[str, str], ...]
+    """(namespace, pod), the surest first."""
 
 
 class Device(msgspec.Struct, array_like=True):
@@ -109,8 +116,6 @@ class Device(msgspec.Struct, array_like=True):
     """The workload that has it; empty for none that is known."""
     since_ms: int = 0
     """When that got it, or was first seen to."""
-    target: str = ""
-    """The host or exporter that it was told by."""
     seen_ms: int = 0
     xid: int = 0
     """Its last driver error."""
@@ -175,6 +180,12 @@ class GpuUse:
         """GPUs at the last step that some work holds, but whose is not known."""
         self.no_node: frozenset[str] = frozenset()
         """Targets that are no nodes of the cell, as they name themselves."""
+        self._named: dict[bytes, _NamedDevice] = {}
+        """Labels as they were written -> what they say. Written the same way at every step, they are read once."""
+        self._row_named: dict[bytes, int] = {}
+        """The same of figures."""
+        self._nodes: Sequence[str] = ()
+        """For which nodes they were read."""
         self._free: list[int] = []
         """Rows whose devices are gone."""
         self._opened = False
@@ -214,9 +225,8 @@ class GpuUse:
         """Ask for the steps that begin at `at_ms`, and take them together or not at all."""
         first_s, last_s, step_s = (at_ms + step_ms) // 1000, (at_ms + steps * step_ms) // 1000, step_ms // 1000
         span = f"{step_ms - 1}ms"
-        who = server.query_range(WHO.replace("{step}", span), first_s, last_s, step_s)
-        asked = [*(figure.expression for figure in FIGURES), XID]
-        told = [server.ranges(_DeviceSeries, text.replace("{step}", span), first_s, last_s, step_s) for text in asked]
+        asked = [WHO, *(figure.expression for figure in FIGURES), XID]
+        who, *told = (server.ranges(_Series, text.replace("{step}", span), first_s, last_s, step_s) for text in asked)
         with self._lock:
             by_label = self._met(who, held, at_ms + steps * step_ms)
             self._join(held, by_label, at_ms)
@@ -232,41 +242,51 @@ class GpuUse:
             self.until_ms = at_ms + steps * step_ms
             self.version += 1
 
-    def _met(self, who: Sequence[PrometheusSeries], held: Holdings, now_ms: int) -> dict[int, str]:
+    def _met(self, who: Sequence[_Series], held: Holdings, now_ms: int) -> dict[int, str]:
         """Know the devices that were named. Returns the workload of those whose labels tell it, "" of several."""
-        names = NodeNames(held.nodes)
-        found: dict[int, tuple[float, str]] = {}
-        strangers: set[str] = set()
+        if held.nodes != self._nodes or len(self._named) > 4 * len(who) + 1000:
+            self._nodes, self._named, self.no_node = held.nodes, {}, frozenset()
+        jobs, pods = held.names.jobs, held.names.pods
+        found: dict[int, tuple[_Series, str]] = {}
         shared: set[int] = set()
-        labelled = bool(held.names.pods or held.names.jobs)
+        names: NodeNames | None = None
         for series in who:
-            row = self._row(series.metric)
-            if row is None:
+            text = bytes(series.metric)
+            named = self._named.get(text)
+            if named is None:
+                names = names or NodeNames(held.nodes)
+                named = self._named[text] = self._name(msgspec.json.decode(text, type=dict[str, str]), names)
+            row = named.row
+            if row < 0:
                 continue
-            self._place(self.devices[row], series.metric, names, strangers)
             self.devices[row].seen_ms = now_ms
-            told, at_s = workload_of(series.metric, held) if labelled else "", series.values[-1][0]
+            told = next((jobs[job] for job in named.jobs if job in jobs), "") or next(
+                (pods[pod] for pod in named.pods if pod in pods), ""
+            )
             if not told:
                 continue
             before = found.get(row)
-            if before is not None and before[0] == at_s and before[1] != told:
+            if before is None or _last_s(series) > _last_s(before[0]):
+                found[row] = series, told
+            elif before[1] != told and _last_s(series) == _last_s(before[0]):
                 shared.add(row)
-            elif before is None or at_s > before[0]:
-                found[row] = at_s, told
         for row in found:
             self.devices[row].shared = row in shared
         self._grow()
-        self.no_node = frozenset(strangers)
         return {row: "" if row in shared else told for row, (_, told) in found.items()}
 
-    @staticmethod
-    def _place(device: Device, labels: Mapping[str, str], names: NodeNames, strangers: set[str]) -> None:
-        """Know the node of a device. Its target is looked up once."""
-        target = labels.get("Hostname") or labels.get("instance") or ""
-        if target != device.target or not device.node:
-            device.target, device.node = target, names.find(labels) or ""
+    def _name(self, labels: Mapping[str, str], names: NodeNames) -> _NamedDevice:
+        """Read the labels of a device, and know its node."""
+        row = self._row(labels)
+        if row is None:
+            return _NamedDevice(-1, (), ())
+        device = self.devices[row]
+        device.node = names.find(labels) or ""
         if not device.node:
-            strangers.add(target or "no name")
+            self.no_node |= {next((labels[each] for each in NODE_LABELS if labels.get(each)), "no name")}
+        jobs = tuple(labels[each] for each in JOB_LABELS if labels.get(each))
+        pods = tuple((labels.get(space, ""), labels[pod]) for space, pod in POD_LABELS if labels.get(pod))
+        return _NamedDevice(row, jobs, pods)
 
     def _row(self, labels: Mapping[str, str]) -> int | None:
         key = labels.get("UUID", ""), labels.get("GPU_I_ID", "")
@@ -317,21 +337,33 @@ class GpuUse:
                 if told:
                     device.since_ms = max(device.since_ms, work_of[told].started_ms)
 
-    def _values(self, told: Sequence[_DeviceSeries]) -> tuple[Any, Any, Any]:
+    def _values(self, told: Sequence[_Series]) -> tuple[Any, Any, Any]:
         """(device, time, value) of an answer, in order of time."""
         rows: list[int] = []
-        times: list[float] = []
-        values: list[str] = []
+        counts: list[int] = []
+        texts: list[bytes] = []
         for series in told:
-            row = self._row_of.get((series.metric.UUID, series.metric.GPU_I_ID))
-            if row is not None:
-                for at_s, text in series.values:
-                    rows.append(row)
-                    times.append(at_s)
-                    values.append(text)
-        at, numbers = np.array(times) * 1000, np.array([number(text) for text in values])
+            text = bytes(series.metric)
+            row = self._row_named.get(text)
+            if row is None:
+                labels = msgspec.json.decode(text, type=dict[str, str])
+                row = self._row_of.get((labels.get("UUID", ""), labels.get("GPU_I_ID", "")))
+                if row is None:
+                    continue
+                self._row_named[text] = row
+            values = bytes(series.values)
+            rows.append(row)
+            counts.append(values.count(b'"') // 2)
+            texts.append(values)
+        # [[1700000000,"12.5"],[1700000060,"13"]][[1700000000,"7"]]
+        parts = b"".join(texts).split(b'"')
+        at = np.array([number(text.strip(b"[],")) for text in parts[:-1:2]]) * 1000
+        numbers = np.array([number(text) for text in parts[1::2]])
+        device = np.repeat(np.array(rows, np.int64), counts)
+        if not len(device) == len(at) == len(numbers):
+            raise MusterError("the server answered with values that are none", "Ask a Prometheus")
         order = np.argsort(at, kind="stable")
-        return np.array(rows, np.int64)[order], at[order], numbers[order]
+        return device[order], at[order], numbers[order]
 
     def _add(self, columns: Sequence[tuple[Any, Any, Any]], end_ms: int) -> None:
         """Count the values of the step that ends then into its slot."""
@@ -367,6 +399,7 @@ class GpuUse:
                 del self._row_of[device.uuid, device.instance]
                 self.devices[row] = Device("", "", -1)
                 self._free.append(row)
+                self._named, self._row_named = {}, {}
 
     # -- over restarts ------------------------------------------------------------------------------------------------
 
@@ -483,17 +516,10 @@ class GpuUse:
         return SeriesPoints(at_ms, mean, least, most, total, mean, count, SLOT_MS)
 
 
-def workload_of(labels: Mapping[str, str], held: Holdings) -> str:
-    """The workload that the labels of a device name; empty where they name none of the cell's."""
-    for label in JOB_LABELS:
-        job = labels.get(label)
-        if job and (found := held.names.jobs.get(job)):
-            return found
-    for space, pod in POD_LABELS:
-        name = labels.get(pod)
-        if name and (found := held.names.pods.get((labels.get(space, ""), name))):
-            return found
-    return ""
+def _last_s(series: _Series) -> float:
+    """Time of the last value."""
+    values = bytes(series.values)
+    return number(values[values.rfind(b"[") + 1 : values.rfind(b",")])
 
 
 def holders_by_place(held: Holdings, devices: Sequence[Device]) -> tuple[list[int], list[bool]]:

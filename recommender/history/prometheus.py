@@ -372,7 +372,7 @@ def _held_down(counts: list[tuple[str, float]]) -> float:
     return held / max(sum(count for _, count in counts), 1.0)
 
 
-def number(text: str) -> float:
+def number(text: str | bytes) -> float:
     """The value of a sample; nan where it is no number."""
     try:
         return float(text)
