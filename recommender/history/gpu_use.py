@@ -357,8 +357,9 @@ class GpuUse:
             texts.append(values)
         # [[1700000000,"12.5"],[1700000060,"13"]][[1700000000,"7"]]
         parts = b"".join(texts).split(b'"')
-        at = np.array([number(text.strip(b"[],")) for text in parts[:-1:2]]) * 1000
-        numbers = np.array([number(text) for text in parts[1::2]])
+        times = {text: number(text.strip(b"[],")) * 1000 for text in set(parts[:-1:2])}
+        at = np.array([times[text] for text in parts[:-1:2]])
+        numbers = np.array(_numbers(parts[1::2]))
         device = np.repeat(np.array(rows, np.int64), counts)
         if not len(device) == len(at) == len(numbers):
             raise MusterError("the server answered with values that are none", "Ask a Prometheus")
@@ -514,6 +515,13 @@ class GpuUse:
         )
         at_ms = begin + SLOT_MS * np.arange(slots)
         return SeriesPoints(at_ms, mean, least, most, total, mean, count, SLOT_MS)
+
+
+def _numbers(texts: Sequence[bytes]) -> list[float]:
+    try:
+        return list(map(float, texts))
+    except ValueError:
+        return [number(text) for text in texts]
 
 
 def _last_s(series: _Series) -> float:

@@ -16,8 +16,8 @@ FIRST_MS = 6 * HOUR_MS
 """How far back following begins that is new."""
 MOST_MS = 24 * HOUR_MS
 """Longest time that is asked for in one turn."""
-AT_ONCE = 3
-"""Figures of one turn."""
+AT_ONCE, LARGE_AT_ONCE = 3, 1
+"""Figures of one turn: all of them come around within a step."""
 
 
 class NodeFigures:
@@ -30,17 +30,18 @@ class NodeFigures:
         """Samples left out so far, by reason."""
 
     def follow(self, server: Prometheus, nodes: Sequence[str], now_ms: int) -> bool:
-        """Bring what is new of the figures that are furthest behind. Returns whether others are behind too."""
-        step_ms = LARGE_STEP_MS if len(nodes) > LARGE else STEP_MS
+        """Bring what is new of the figures that are furthest behind. Returns whether others are behind by more than a
+        step, for which the next turn is soon enough."""
+        step_ms, at_once = (LARGE_STEP_MS, LARGE_AT_ONCE) if len(nodes) > LARGE else (STEP_MS, AT_ONCE)
         until_ms = now_ms // step_ms * step_ms
         due = [(got, rule) for rule in RULES if (got := self._got_to(rule, now_ms)) + step_ms <= until_ms]
         due.sort(key=lambda each: each[0])
         names = NodeNames(nodes)
-        for got_ms, rule in due[:AT_ONCE]:
+        for got_ms, rule in due[:at_once]:
             # Whole steps only: the growth of a counter over half a step twice is not the growth over it once.
             first_ms = -(-got_ms // step_ms) * step_ms + step_ms
             self._bring(server, rule, names, first_ms, min(until_ms, first_ms + MOST_MS), step_ms)
-        return len(due) > AT_ONCE
+        return any(got + 2 * step_ms <= until_ms for got, _ in due[at_once:])
 
     def since_ms(self) -> int:
         """When following began; 0 when it has not."""

@@ -28,7 +28,7 @@ class Gpu:
     """Of MIG: it has no GPU_UTIL then."""
     sm: bool = True
     power_w: Callable[[int], float] | None = None
-    memory_mib: float = LOADED_MIB
+    memory_mib: Callable[[int], float] = lambda minute: LOADED_MIB
     xid: int = 0
     renamed: bool = False
     """Whether Prometheus has renamed its labels of the pod, as without `honor_labels`."""
@@ -64,7 +64,8 @@ class Gpu:
             return self.power_w(minute) if self.power_w else REST_W + use * (BUSY_W - REST_W)
         if metric == "DCGM_FI_DEV_XID_ERRORS":
             return self.xid
-        return self.memory_mib if metric == "DCGM_FI_DEV_FB_USED" else 81_089 - self.memory_mib
+        used = self.memory_mib(minute)
+        return used if metric == "DCGM_FI_DEV_FB_USED" else 81_089 - used
 
 
 def scrapes(gpus: Sequence[Gpu], begin_s: int, minutes: int) -> Iterator[str]:
