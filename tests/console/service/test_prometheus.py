@@ -11,12 +11,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from console.service.advisor import Advisor
 from console.service.prometheus import PrometheusFollower
 from console.service.prometheus_at import PrometheusAt, kept_at
 from console.service.telemetry import Archive, Collector
+from console.views.workload import GPU_USE, gpu_use_section
 from engine.control import Engine
 from engine.external.slurm.records import Job
 from engine.model.commands import Define, Submit
@@ -94,6 +96,11 @@ def test_idle_work_is_found_its_use_is_told_and_counted(tmp_path: Path) -> None:
 
             use = archive.history(HistoryRequest(metric="gpu_util", of="workload", subject="busy", last_ms=3_600_000))
             assert {point.mean for point in use.points} == {90.0}
+            shown = archive.history(msgspec.structs.replace(GPU_USE, subject="idle"))
+            (section,) = gpu_use_section(shown, 80)
+            text = "".join(text for text, _ in section.lines[0].spans)
+            assert "0 % now, " in text
+            assert ", idle for 5" in text or ", idle for 1h" in text
             told = archive.history(HistoryRequest()).followed
             assert told is not None
             assert (told.devices, told.joined, told.not_joined, told.trouble) == (16, 16, 0, "")
