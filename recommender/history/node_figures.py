@@ -12,6 +12,8 @@ from recommender.history.telemetry import Telemetry
 STEP_MS, LARGE_STEP_MS = 5 * MINUTE_MS, 15 * MINUTE_MS
 LARGE = 1_000
 """Nodes above which a figure is kept by the longer step."""
+BY_DEVICE = ("gpu_util", "gpu_sm_active", "gpu_memory_used_mib", "gpu_power_w")
+"""Figures that are known by device anyhow (`recommender.history.gpu_use`): of so many nodes they are not kept twice."""
 FIRST_MS = 6 * HOUR_MS
 """How far back following begins that is new."""
 MOST_MS = 24 * HOUR_MS
@@ -34,7 +36,8 @@ class NodeFigures:
         step, for which the next turn is soon enough."""
         step_ms, at_once = (LARGE_STEP_MS, LARGE_AT_ONCE) if len(nodes) > LARGE else (STEP_MS, AT_ONCE)
         until_ms = now_ms // step_ms * step_ms
-        due = [(got, rule) for rule in RULES if (got := self._got_to(rule, now_ms)) + step_ms <= until_ms]
+        rules = [rule for rule in RULES if len(nodes) <= LARGE or rule.metric not in BY_DEVICE]
+        due = [(got, rule) for rule in rules if (got := self._got_to(rule, now_ms)) + step_ms <= until_ms]
         due.sort(key=lambda each: each[0])
         names = NodeNames(nodes)
         for got_ms, rule in due[:at_once]:
