@@ -22,7 +22,7 @@ from console.forms.settings import CellPaths, ConsoleSettings, cell_paths, confi
 from console.text.terminal_text import printable
 from engine.model.errors import JournalBusy, JournalError, MusterError
 from engine.model.quantities import counted
-from recommender.history.metrics import HistoryRequest
+from recommender.history.metrics import HOUR_MS, HistoryRequest
 
 LOW_DISK_BYTES = 512 * 2**20
 SLOW_ANSWER_S = 0.5
@@ -198,7 +198,7 @@ def _followed(arguments: argparse.Namespace) -> Iterator[DoctorFinding]:
     """The Prometheus that the engine follows; nothing where it follows none, or none runs."""
     try:
         with closing(connect(arguments)) as client:
-            report = client.history(HistoryRequest(metric="idle_gpu")).followed
+            report = client.history(HistoryRequest(metric="idle_gpu", last_ms=HOUR_MS)).followed
     except MusterError:
         return
     if report is not None and report.trouble:

@@ -229,7 +229,7 @@ class GpuUse:
         who, *told = (server.ranges(_Series, text.replace("{step}", span), first_s, last_s, step_s) for text in asked)
         with self._lock:
             by_label = self._met(who, held, at_ms + steps * step_ms)
-            self._join(held, by_label, at_ms)
+            self._join(held, by_label, at_ms, at_ms + steps * step_ms)
             columns = [self._values(series) for series in told]
             for step in range(steps):
                 end_ms = at_ms + (step + 1) * step_ms
@@ -315,13 +315,13 @@ class GpuUse:
                 np.concatenate([each, np.zeros((len(FIGURES), more))], axis=1) for each in (self._sums, self._counts)
             )
 
-    def _join(self, held: Holdings, by_label: Mapping[int, str], at_ms: int) -> None:
-        """Tell each device its holder."""
+    def _join(self, held: Holdings, by_label: Mapping[int, str], at_ms: int, end_ms: int) -> None:
+        """Tell each device its holder. One that is silent keeps it, as long as that runs."""
         work_of = {work.id: work for work in held.work}
         by_place, doubtful = holders_by_place(held, self.devices)
         self.not_joined = 0
         for row, device in enumerate(self.devices):
-            told = by_label.get(row)
+            told = by_label.get(row) if device.seen_ms == end_ms else device.holder
             if told is None:
                 at = by_place[row]
                 told = held.work[at].id if at >= 0 else ""

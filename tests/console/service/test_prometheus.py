@@ -15,14 +15,34 @@ import msgspec
 import pytest
 
 from console.service.advisor import Advisor
+from console.service.kubernetes_cell import KubernetesCell
 from console.service.prometheus import PrometheusFollower
 from console.service.prometheus_at import PrometheusAt, kept_at
 from console.service.telemetry import Archive, Collector
 from console.views.workload import GPU_USE, gpu_use_section
 from engine.control import Engine
+from engine.external.kubernetes.cluster_tables import ClusterTables
+from engine.external.kubernetes.names import workload_id
+from engine.external.kubernetes_api.core_objects import KubernetesPod
+from engine.external.kubernetes_api.kinds import KINDS
+from engine.external.kubernetes_api.kueue_objects import Workload
+from engine.external.kubernetes_api.reflector import ChangeBatch, ObjectChange
+from engine.external.kubernetes_api.resources import ResourceReader
 from engine.external.slurm.records import Job
-from engine.model.commands import Define, Submit
+from engine.model import external_cells as seen
+from engine.model.commands import Define, Observe, Submit
 from engine.model.errors import MusterError, SpecError, UnreachableError
+from engine.model.specs import (
+    CellSpec,
+    NodeSpec,
+    PoolSpec,
+    PriorityClassSpec,
+    QueueSpec,
+    Resources,
+    Settings,
+    TaskGroup,
+    WorkloadSpec,
+)
 from recommender.estimates.request_sizing import UsageModel
 from recommender.history.metrics import HistoryRequest, OutsideNames
 from recommender.history.telemetry import Telemetry
@@ -257,6 +277,88 @@ def test_the_history_of_a_mirrored_cluster_feeds_the_models() -> None:
     likely = Advisor(loop).estimate("99")
     assert likely is not None
     assert likely.p50_ms == pytest.approx(650_000, rel=0.1)
+
+
+def pods_of(workload: str, *pods: str) -> ClusterTables:
+    """What a watch has heard of a Workload of Kueue and its pods on node n0."""
+    tables = ClusterTables(ResourceReader())
+    about = {"namespace": "vision", "resourceVersion": "1"}
+    kueue = msgspec.convert({"metadata": {"name": workload, "uid": f"{workload}-uid-0", **about}}, Workload)
+    changes = [("workloads", f"{workload}-uid-0", workload, kueue)]
+    for name in pods:
+        metadata = {"name": name, "uid": name, **about, "annotations": {"kueue.x-k8s.io/workload": workload}}
+        shape = {"metadata": metadata, "spec": {"nodeName": "n0"}, "status": {"phase": "Running"}}
+        changes.append(("pods", name, name, msgspec.convert(shape, KubernetesPod)))
+    for resource, uid, name, found in changes:
+        kind = next(each for each in KINDS if each.resource == resource)
+        tables.apply(ChangeBatch(kind, (ObjectChange("added", uid, "vision", name, "1", found),), "1", 0.0))
+    return tables
+
+
+def test_pods_of_kubernetes_are_joined_by_their_names(tmp_path: Path) -> None:
+    begin_s = now_s() - 60 * MINUTES
+    engine = Engine.open(None)
+    engine.advance(begin_s * 1000)
+    engine.command(Define(cell=CellSpec(name="k", settings=Settings(decided_by="kubernetes"))))
+    capacity = Resources(cpu_milli=64_000, memory_mib=10_000, gpu_milli=8000)
+    observe(
+        engine,
+        seen.PriorityClassSeen(priority_class=PriorityClassSpec(name="p", value=1)),
+        seen.QueueSeen(queue=QueueSpec(name="q")),
+        seen.PoolSeen(pool=PoolSpec(name="h100", capacity=capacity, gpu_model="h100")),
+        seen.NodeSeen(node=NodeSpec(id="n0", pool="h100")),
+    )
+    train, notebook = (workload_id("vision", name, f"{name}-uid-0") for name in ("train", "notebook"))
+    observe(engine, *(in_pods(name, "running", gpus) for name, gpus in ((train, 2), (notebook, 1))))
+    engine.advance(time.time_ns() // 1_000_000)
+    cluster = KubernetesCell.__new__(KubernetesCell)
+    tables = pods_of("train", "train-0", "train-1")
+    cluster._watch = SimpleNamespace(mirror=SimpleNamespace(tables=tables))  # type: ignore[assignment]
+    assert cluster.outside_names([train]).pods == {("vision", "train-0"): train, ("vision", "train-1"): train}
+    gpus = [Gpu("n0", 6 + n, lambda at: 0.0, pod=f"train-{n}", namespace="vision", renamed=True) for n in range(2)]
+    # What the cell made up as the devices of the other is told of nobody.
+    gpus += [Gpu("n0", n, lambda at: 0.0) for n in range(6)]
+    with prometheus_holding([*scrapes(gpus, begin_s + 30, MINUTES), "# EOF"], tmp_path) as url:
+        telemetry = Telemetry(clock=lambda _: engine.now_ms)
+        follower = PrometheusFollower(
+            ByHand(engine),
+            telemetry,
+            PrometheusAt(url),
+            cluster.outside_names,  # type: ignore[arg-type]
+        )
+        caught_up(follower)
+        assert {(each.index, each.holder) for each in follower.use.devices if each.holder} == {(6, train), (7, train)}
+        found = follower.findings(0)
+        assert [each.targets for each in found.suggestions] == [(train,)]
+        assert any("nobody tells whose they are" in line for line in found.unknown)
+    collector = Collector(ByHand(engine), telemetry)  # type: ignore[arg-type]
+    collector.collect()
+    engine.advance(engine.now_ms + 600_000)
+    observe(engine, in_pods(train, "finished", 0))
+    engine.advance(engine.now_ms + MINUTE_MS)
+    collector.collect()
+    (run,) = telemetry.runs(0, 2**52, 10)
+    assert (run.id, run.tenant, run.gpu_milli, run.outcome) == (train, "vision", 2000, "finished")
+    assert run.ended_ms - run.started_ms == pytest.approx(60 * MINUTES * 1000 + 600_000, abs=400_000)
+    engine.close()
+
+
+def observe(engine: Engine, *told: Any) -> None:
+    engine.command(Observe(seen=told))
+
+
+def in_pods(name: str, phase: Any, gpus: int) -> seen.WorkloadSeen:
+    request = Resources(cpu_milli=1000, memory_mib=100, gpu_milli=max(gpus, 1) * 1000)
+    spec = WorkloadSpec(
+        id=name,
+        name=name,
+        queue="q",
+        tenant="vision",
+        priority_class="p",
+        groups=(TaskGroup(count=1, request=request),),
+    )
+    holds = (seen.Holding(node="n0", resources=request),) if phase == "running" else ()
+    return seen.WorkloadSeen(spec=spec, phase=phase, holds=holds)
 
 
 def on_cpus(number: int, now: int, end: int = 0) -> Job:
