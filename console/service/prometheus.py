@@ -15,7 +15,7 @@ import numpy as np
 
 from engine.model.columns import view
 from engine.model.errors import MusterError
-from engine.model.quantities import lasting
+from engine.model.quantities import lasting, utc
 from engine.model.specs import WorkloadState
 from engine.state.allocations import NONE
 from recommender.findings.idle_devices import IdleDevices, idle_devices, idle_now
@@ -42,6 +42,8 @@ DEADLINE_S = 120.0
 BEHIND_S = 1.0
 """Between two pieces of what was missed."""
 LONGEST_WAIT_S = 300.0
+OLD_MS = 15 * 60_000
+"""Figures that are older say nothing of now."""
 SKEW_S = 60.0
 """A clock that is off by more joins measurements to the wrong work."""
 Naming = Callable[[Sequence[str]], OutsideNames]
@@ -148,6 +150,10 @@ class PrometheusFollower:
     def findings(self, waiting_gpu_milli: int) -> IdleDevices:
         """Work that holds GPUs and does not use them, and what could not be judged; of the last complete slot."""
         version = self.use.last_ms()
+        if version and self._wall() - version > OLD_MS:
+            return IdleDevices(
+                (), (f"use of GPUs is not known since {utc(version)}: {self._trouble or 'it is behind'}",)
+            )
         if self._found[0] != version:
             self._found = version, idle_devices(self.use, self._held, self._load, waiting_gpu_milli)
         return self._found[1]

@@ -181,7 +181,9 @@ def gpu_use_section(use: History | None, width: int) -> list[Section]:
     idle = next((n for n, mean in enumerate(reversed(means)) if mean is None or mean >= IDLE), len(means))
     drawn = spark([None if mean is None else round(mean) for mean in means], min(24, max(width - 40, 0)))
     told = f"{known[-1]:.0f} % now, {sum(known) / len(known):.0f} % over {duration(len(means) * 5 * MINUTE_MS)}"
-    spans = ((drawn, "accent"), (f"  {told}", ""))
+    if use.followed.trouble:
+        told += f", as of {timestamp(use.followed.until_ms)[5:16]}"
+    spans: tuple[Span, ...] = ((drawn, "accent"), (f"  {told}", ""))
     if idle:
         spans += ((f", idle for {duration(idle * 5 * MINUTE_MS)}", "warn"),)
     return [Section("GPU use", (Line(spans),))]

@@ -97,6 +97,7 @@ class WorkUse(NamedTuple):
     by_sm: bool
     """Whether multiprocessors are measured."""
     xid: int
+    """The driver error that one of them has shown since; 0 for none."""
     devices: int
     """GPUs whose use is known."""
     spins: bool
@@ -251,7 +252,7 @@ def work_use(use: GpuUse, work: Held, now: DevicesNow, own: Any) -> WorkUse:
         _mean(use.window(rows, "gpu_power_w", slots)),
         _mean(use.window(rows, "gpu_memory_used_mib", slots)),
         bool(np.isfinite(use.window(rows, "gpu_sm_active", 1)).any()),
-        max(device.xid for device in devices),
+        max(device.xid if device.xid_ms > device.since_ms else 0 for device in devices),
         int(known.any(axis=1).sum()),
         bool(now.spins[own].all()),
     )
@@ -426,7 +427,7 @@ def _hung(seen: WorkUse, slots: int) -> tuple[Evidence, ...]:
         return facts
     return (
         *facts,
-        Evidence(metric="last driver error (XID)", window="since it was shown", rows=1, value=str(seen.xid)),
+        Evidence(metric="last driver error (XID)", window="since it has its GPUs", rows=1, value=str(seen.xid)),
     )
 
 

@@ -11,6 +11,7 @@ GPUs. What was measured before that work had the device is not counted as its ow
 
 from __future__ import annotations
 
+import math
 import threading
 import zlib
 from collections.abc import Mapping, Sequence
@@ -117,8 +118,10 @@ class Device(msgspec.Struct, array_like=True):
     since_ms: int = 0
     """When that got it, or was first seen to."""
     seen_ms: int = 0
-    xid: int = 0
-    """Its last driver error."""
+    xid: int = -1
+    """Its last driver error, 0 for none; -1 until it was asked for."""
+    xid_ms: int = 0
+    """When that came; 0 where it was there before."""
     shared: bool = False
     """Whether several pieces of work have it at once."""
 
@@ -236,9 +239,7 @@ class GpuUse:
                 self._add(columns[: len(FIGURES)], end_ms)
                 if end_ms % SLOT_MS == 0:
                     self._close(end_ms)
-            rows, _, values = columns[-1]
-            for row, code in zip(rows.tolist(), values.tolist(), strict=True):
-                self.devices[row].xid = int(code)
+            self._errors(columns[-1], at_ms + step_ms)
             self.until_ms = at_ms + steps * step_ms
             self.version += 1
 
@@ -378,6 +379,16 @@ class GpuUse:
             known = self._counts[n] > 0
             mean = np.where(known, self._sums[n] / np.maximum(self._counts[n], 1), 0)
             self._columns[n][:, slot] = np.where(known, np.rint(mean / figure.unit) + 1, 0)
+
+    def _errors(self, column: tuple[Any, Any, Any], first_ms: int) -> None:
+        """Know the driver errors. The exporter goes on showing the last one: it is new when it was another before."""
+        for row, at, code in zip(*(each.tolist() for each in column), strict=True):
+            device = self.devices[row]
+            if math.isfinite(code) and device.xid != int(code):
+                device.xid_ms = 0 if device.xid < 0 and at <= first_ms else int(at)
+                device.xid = int(code)
+        for device in self.devices:
+            device.xid = max(device.xid, 0)
 
     def _close(self, end_ms: int) -> None:
         """The slot is complete: write it down, and make room for the next."""

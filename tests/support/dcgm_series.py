@@ -29,7 +29,7 @@ class Gpu:
     sm: bool = True
     power_w: Callable[[int], float] | None = None
     memory_mib: Callable[[int], float] = lambda minute: LOADED_MIB
-    xid: int = 0
+    xid: Callable[[int], int] = lambda minute: 0
     renamed: bool = False
     """Whether Prometheus has renamed its labels of the pod, as without `honor_labels`."""
 
@@ -63,7 +63,7 @@ class Gpu:
         if metric == "DCGM_FI_DEV_POWER_USAGE":
             return self.power_w(minute) if self.power_w else REST_W + use * (BUSY_W - REST_W)
         if metric == "DCGM_FI_DEV_XID_ERRORS":
-            return self.xid
+            return self.xid(minute)
         used = self.memory_mib(minute)
         return used if metric == "DCGM_FI_DEV_FB_USED" else 81_089 - used
 

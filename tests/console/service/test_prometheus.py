@@ -127,6 +127,9 @@ def test_idle_work_is_found_its_use_is_told_and_counted(tmp_path: Path) -> None:
             idle = archive.history(HistoryRequest(metric="idle_gpu", of="tenant", subject="vision", last_ms=3_600_000))
             assert idle.points[-1].last is None or idle.points[-1].last == 8000
             assert any(point.last == 8000 for point in idle.points)
+            follower._wall = lambda: time.time_ns() // 1_000_000 + 20 * MINUTE_MS
+            assert follower.findings(0).suggestions == ()
+            assert follower.findings(0).unknown[0].startswith("use of GPUs is not known since")
             # Figures of nodes are brought in their turn, and once.
             keys = {key.metric for key in telemetry.keys(of="node")}
             assert {"gpu_util", "gpu_power_w", "node_cpu_util", "node_iowait", "xid_errors"} <= keys

@@ -41,7 +41,7 @@ class Scene(NamedTuple):
     instance: str = ""
     part: bool = False
     service: bool = False
-    xid: int = 0
+    xid: Callable[[int], int] = lambda minute: 0
     cpu: float | None = None
     """Per cent of its node's CPU in use."""
     io: float | None = None
@@ -57,8 +57,9 @@ def session(at: int) -> float:
 
 
 FOUND = {
-    "hang": Scene("hang", busy_until(MINUTES - 40), gpus=4, xid=79),
-    "long hang": Scene("long hang", busy_until(MINUTES - 70), gpus=2, xid=79),
+    "hang": Scene("hang", busy_until(MINUTES - 40), gpus=4, xid=lambda at: 79 if at > MINUTES - 45 else 0),
+    "long hang": Scene("long hang", busy_until(MINUTES - 70), gpus=2, xid=lambda at: 79 if at > MINUTES - 75 else 0),
+    "old error": Scene("old error", busy_until(MINUTES - 75), xid=lambda at: 63),
     "spins": Scene(
         "spins", lambda at: 1.0, gpus=2, sm=False, power_w=lambda at: 600.0 if at < MINUTES - 45 else REST_W + 40
     ),
@@ -151,6 +152,7 @@ def test_each_pattern_is_found_and_nothing_that_only_looks_like_it(use: GpuUse) 
     assert kinds == {
         "hang": ("hung_devices", "hang"),
         "long hang": ("hung_devices", "hang"),
+        "old error": ("hung_devices", "hang"),
         "spins": ("hung_devices", "hang"),
         "session": ("idle_devices", "interactive"),
         "unused": ("idle_devices", "unused"),
@@ -193,7 +195,16 @@ def test_without_figures_use_is_unknown_and_not_idle(use: GpuUse) -> None:
 
 def test_idle_gpus_are_counted_by_tenant(use: GpuUse) -> None:
     idle = idle_now(use, HELD)
-    ones = {"people", "unused", "left", "pipeline", "staging for hours", "service without requests", "service at night"}
+    ones = {
+        "people",
+        "old error",
+        "unused",
+        "left",
+        "pipeline",
+        "staging for hours",
+        "service without requests",
+        "service at night",
+    }
     several = {"hang": 4000, "long hang": 2000, "one of eight": 7000}
     assert idle == dict.fromkeys({*ones, "staging"}, 1000) | several
 
