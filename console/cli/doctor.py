@@ -21,6 +21,8 @@ from console.commands.show import write_json, write_lines
 from console.forms.settings import CellPaths, ConsoleSettings, cell_paths, config_file, problems
 from console.text.terminal_text import printable
 from engine.model.errors import JournalBusy, JournalError, MusterError
+from engine.model.quantities import counted
+from recommender.history.metrics import HOUR_MS, HistoryRequest
 
 LOW_DISK_BYTES = 512 * 2**20
 SLOW_ANSWER_S = 0.5
@@ -69,6 +71,7 @@ def examine(arguments: argparse.Namespace) -> Iterator[DoctorFinding]:
         if settings.database:
             yield _database(settings)
     yield _engine(arguments, settings)
+    yield from _followed(arguments)
     yield _model(arguments)
 
 
@@ -189,6 +192,20 @@ def _engine(arguments: argparse.Namespace, settings: ConsoleSettings) -> DoctorF
     if took > SLOW_ANSWER_S:
         return DoctorFinding("engine", "warn", found, "It is busy; check its log")
     return DoctorFinding("engine", "ok", found)
+
+
+def _followed(arguments: argparse.Namespace) -> Iterator[DoctorFinding]:
+    """The Prometheus that the engine follows; nothing where it follows none, or none runs."""
+    try:
+        with closing(connect(arguments)) as client:
+            report = client.history(HistoryRequest(metric="idle_gpu", last_ms=HOUR_MS)).followed
+    except MusterError:
+        return
+    if report is not None and report.trouble:
+        yield DoctorFinding("prometheus", "warn", f"{report.source}: {report.trouble}")
+    elif report is not None:
+        told = f"{report.source}: {counted(report.devices, 'GPU')}, {report.joined:,} of them held by known work"
+        yield DoctorFinding("prometheus", "ok", told)
 
 
 def _model(arguments: argparse.Namespace) -> DoctorFinding:

@@ -68,6 +68,10 @@ def _serve(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--slurm-act", action="store_true", help="what is approved is done there; else it only observes")
     serve.add_argument("--slurm-token-file", metavar="FILE", help="its JWT; read again when it changes")
     _kubernetes(serve)
+    told = "follow this server for GPU use; 'none' ends that. See docs/gpu-use.md"
+    serve.add_argument("--prometheus", metavar="URL", help=told)
+    told = "bearer token for it; read again when it changes"
+    serve.add_argument("--prometheus-token-file", metavar="FILE", help=told)
     serve.add_argument("--approval", choices=("team", "solo"), help="who approves in a cell that was given no policy")
     serve.add_argument("--here", action="store_true", help="run work for real, on this machine; it is the only node")
     serve.add_argument("--for-others", action="store_true", help="with --here: also what other accounts submit")

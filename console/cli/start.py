@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from console.server.engine_process import ServeOptions
     from console.service.kubernetes_cell import KubernetesAt
     from console.service.mirrored_cluster import ClusterAt
+    from console.service.prometheus_at import PrometheusAt
     from console.service.slurm_cell import SlurmAt
     from engine.control import Engine
     from engine.journal.database import Schema
@@ -325,6 +326,7 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
         "anchors": anchors_of(settings.audit_anchors),
         "runbooks": folders_of(settings),
         "settings": settings,
+        "prometheus": _prometheus(arguments, settings),
     }
     if arguments.demo:
         from console.cli import demo_cell
@@ -351,6 +353,32 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
     if here is not None:
         return ServeOptions(**shared, start_ms=now_ms, keep_up=True, cell=new_cell(paths.folder, cell), here=here)
     return ServeOptions(**shared, speed=settings.speed, start_ms=now_ms, keep_up=settings.speed == 1, cell=cell)
+
+
+def _prometheus(arguments: argparse.Namespace, settings: ConsoleSettings) -> PrometheusAt | None:
+    """The Prometheus to follow; None where none was named, one without an address to follow none. Raises SpecError."""
+    from console.service.prometheus_at import PrometheusAt
+    from engine.model.quantities import duration_ms
+    from recommender.history.prometheus import address
+
+    given, token = arguments.prometheus, arguments.prometheus_token_file or settings.prometheus_token_file
+    url = given or settings.prometheus
+    if not url:
+        if arguments.prometheus_token_file:
+            raise SpecError("--prometheus-token-file", "belongs to --prometheus", "Add --prometheus URL")
+        return None
+    if arguments.demo or settings.speed != 1:
+        if given:
+            raise SpecError("--prometheus", "is followed in real time", "Leave --demo and --speed out")
+        return None
+    if url == "none":
+        return PrometheusAt("")
+    address(url)
+    try:
+        step_ms = duration_ms(settings.prometheus_step)
+    except ValueError as error:
+        raise SpecError("prometheus_step", str(error), "Use 15s, 30s, 1m or 5m") from None
+    return PrometheusAt(url, Path(token).expanduser().absolute() if token else None, step_ms)
 
 
 def _with_a_past(quiet: ServeOptions, cell: CellSpec, seed: int) -> ServeOptions:

@@ -32,12 +32,13 @@ from console.views.lists import values_of
 from console.views.sections import section_lines
 from engine.model.errors import MusterError, SpecError
 from engine.model.list_queries import Query
-from engine.model.quantities import duration_ms, shortlist, usd
+from engine.model.quantities import counted, duration_ms, shortlist, usd
 from recommender.history.metrics import (
     CELL,
     MAX_SAMPLES,
     METRICS,
     OFS,
+    FollowReport,
     History,
     HistoryRequest,
     ImportReceipt,
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from console.client.protocol import Client
     from engine.model.list_queries import Term
     from engine.model.overviews import Change, Changes
-    from recommender.history.imported_history import MetricQuery, NodeNames, Prometheus
+    from recommender.history.prometheus import MetricQuery, NodeNames, Prometheus
 
 
 LINES = 24
@@ -169,7 +170,26 @@ def _list_lines(request: HistoryRequest, found: History) -> list[str]:
         f"ended work  {runs}",
         f"stored      by the minute {minutes}, by 5 minutes {fives}, by the hour {hours}; {found.keep_runs:,} ends",
     ]
-    return [*lines, *_trouble(found)]
+    return [*lines, *_followed(found.followed), *_trouble(found)]
+
+
+def _followed(report: FollowReport | None) -> list[str]:
+    """How the following of a Prometheus does."""
+    if report is None:
+        return []
+    head = f"follows     {printable(report.source)}"
+    if report.trouble:
+        return [f"{head}: {printable(report.trouble)}"]
+    when = timestamp(report.until_ms)[:16] if report.until_ms else "nothing yet"
+    lines = [f"{head} to {when}: {counted(report.devices, 'GPU')}, {report.joined:,} of them held by known work"]
+    if report.not_joined:
+        lines.append(f"            of {counted(report.not_joined, 'held GPU')} nobody tells whose they are")
+    if report.strangers_count:
+        named = printable(shortlist(report.strangers, MAX_NAMED))
+        lines.append(f"            {counted(report.strangers_count, 'target')} not of the cell: {named}")
+    if report.refused:
+        lines.append(f"            {counted(report.refused, 'sample')} of nodes left out since the start")
+    return lines
 
 
 def _kinds(keys: list[SeriesKey]) -> str:
@@ -263,7 +283,7 @@ def _from_trace(client: Client, path: Path, arguments: argparse.Namespace) -> di
 
 
 def _from_prometheus(client: Client, url: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    from recommender.history.imported_history import RULES, NodeNames, Prometheus
+    from recommender.history.prometheus import RULES, NodeNames, Prometheus
     from runbooks.gate.approval_gate import wall_ms
 
     step_ms, last_ms = _span("--step", arguments.step), _span("--since", arguments.since)
@@ -273,6 +293,9 @@ def _from_prometheus(client: Client, url: str, arguments: argparse.Namespace) ->
     unmatched: Counter[str] = Counter()
     metrics: dict[str, Any] = {}
     with closing(Prometheus(url)) as server:
+        followed = client.history(HistoryRequest()).followed
+        if followed is not None and followed.source == server.source and followed.since_ms:
+            end_ms = min(end_ms, followed.since_ms // step_ms * step_ms)  # what came since is there
         for rule in RULES:
             try:
                 metrics[rule.metric] = _bring(client, server, rule, nodes, (start_ms, end_ms, step_ms), unmatched)
@@ -304,7 +327,7 @@ def _bring(
 ) -> dict[str, Any]:
     """All of one metric in the window (begin, end, step; ms). What an earlier import has brought is not asked for
     again."""
-    from recommender.history.imported_history import ask
+    from recommender.history.prometheus import ask
 
     start_ms, end_ms, step_ms = window
     known = client.history(HistoryRequest(metric=rule.metric, of="node")).series

@@ -222,12 +222,13 @@ def _queue_lines(client: Client, name: str) -> list[str]:
 
 def _workload_lines(client: Client, workload_id: str) -> list[str]:
     from console.views.sections import section_lines
-    from console.views.workload import workload_sections
+    from console.views.workload import ask_gpu_use, workload_sections
 
     view, likely = client.workload(workload_id), client.estimate(workload_id)
     starts = client.start_forecast(workload_id) if view.reasons else None
+    use = ask_gpu_use(client, view)
     title = f"{printable(view.id)}  {printable(view.name)}".rstrip()
-    return [title, "", *section_lines(workload_sections(view, likely, WIDTH, starts))]
+    return [title, "", *section_lines(workload_sections(view, likely, WIDTH, starts, use))]
 
 
 def _all_rows(client: Client, query: Query, limit: int) -> Page:

@@ -83,6 +83,12 @@ class ConsoleSettings:
     """Ended workloads whose record is kept."""
     keep_series: int = 50_000
     """Different series of measurements at most."""
+    prometheus: str = ""
+    """URL of the Prometheus that an engine started from here follows for GPU use; empty: none. See docs/gpu-use.md."""
+    prometheus_token_file: str = ""
+    """File, readable by you alone, that holds the bearer token to show to it; empty: none."""
+    prometheus_step: str = "1m"
+    """How often it is asked: 15s, 30s, 1m or 5m."""
     operator: str = ""
     """In whose name you act, as the policy names you; empty: as whom your account is."""
     key: str = ""

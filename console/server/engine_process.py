@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import uvicorn
@@ -44,6 +44,7 @@ from console.service.kubernetes_cell import KubernetesAt, KubernetesCell
 from console.service.local_client import LocalClient
 from console.service.mirrored_cluster import ClusterAt, MirroredCluster, NoMirror, check_cell, of_cell
 from console.service.model_setup import key_source, setup_of
+from console.service.prometheus_at import PrometheusAt, kept_at
 from console.service.recommendations import Recommender
 from console.service.slurm_cell import SlurmCell
 from console.service.telemetry import Archive, Collector, kept_by
@@ -73,6 +74,9 @@ from runbooks.models.drafter import ModelDrafter
 from runbooks.plans.identity import SYSTEM
 from runbooks.plans.incidents import label_table
 from runbooks.procedures.registry import RunbookRegistry
+
+if TYPE_CHECKING:
+    from console.service.prometheus import PrometheusFollower
 
 new_event_loop = uvloop.new_event_loop
 """The loop that the server runs on, in an engine's process and in tests."""
@@ -207,6 +211,8 @@ class ServeOptions:
     """Of whoever started it: which model may be asked for drafts."""
     mirrors: ClusterAt | None = None
     """The cluster that the cell mirrors; None where Muster decides itself."""
+    prometheus: PrometheusAt | None = None
+    """The Prometheus that is followed."""
     here: LocalExecution | None = None
     """How work runs on this machine; None where nothing runs for real."""
     feed: Callable[[Engine], Feed] | None = None
@@ -309,6 +315,8 @@ def _serve(served: ServeOptions, engine: Engine) -> None:
         registry = RunbookRegistry(engine, gate, served.runbooks, call=loop.call)
         drafting = Drafting(loop, gate, recommender, model, registry)
         mirrored = _mirror(loop, cluster, gate, folder)
+        follower = _follower(loop, telemetry, served.prometheus, folder, mirrored)
+        archive.follower = history.follower = follower
         client = LocalClient(
             loop,
             gate,
@@ -335,7 +343,7 @@ def _serve(served: ServeOptions, engine: Engine) -> None:
         recommender.start()
         after.callback(recommender.stop)
         usage = usage_of(loop, served.here)
-        for helper in (ticker, notifier, mirrored, usage):
+        for helper in (ticker, notifier, mirrored, usage, *([] if follower is None else [follower])):
             helper.start()
             after.callback(helper.stop)
         ready, provider = functools.partial(_say_ready, served), _provider(served.settings)
@@ -350,6 +358,22 @@ def _dry_runs(loop: EngineLoop, mirrored: MirroredCluster, gate: Gate) -> DryRun
     if isinstance(mirrored, KubernetesCell) and mirrored.driver is not None:
         return DryRuns(loop, gate, mirrored.driver.rehearse)
     return None
+
+
+def _follower(
+    loop: EngineLoop,
+    telemetry: Telemetry,
+    at: PrometheusAt | None,
+    folder: Path | None,
+    mirrored: MirroredCluster,
+) -> PrometheusFollower | None:
+    """Follows the given Prometheus, or the one that the cell followed last; None without one."""
+    at = kept_at(at, folder)
+    if at is None:
+        return None
+    from console.service.prometheus import PrometheusFollower
+
+    return PrometheusFollower(loop, telemetry, at, mirrored.outside_names)
 
 
 def _mirror(loop: EngineLoop, at: ClusterAt | None, gate: Gate, folder: Path | None) -> MirroredCluster:

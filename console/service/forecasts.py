@@ -37,6 +37,7 @@ from recommender.history.metrics import CELL, METRICS, OFS, SeriesKey
 
 if TYPE_CHECKING:
     from console.service.insights import Insights
+    from console.service.prometheus import PrometheusFollower
     from engine.control import Engine
     from engine.loop import EngineLoop
     from recommender.estimates.demand import DemandForecast
@@ -343,6 +344,8 @@ class HistoryFindings:
         self._telemetry = telemetry
         self._forecasts = forecasts
         self._insights = insights
+        self.follower: PrometheusFollower | None = None
+        """Finds GPUs that are held and idle, where a Prometheus is followed."""
         self._watch: HistoryWatch | None = None
         self._read_ms = 0
         self._known: dict[tuple[str, str, str, str], HourlySeries] = {}
@@ -359,6 +362,10 @@ class HistoryFindings:
             with self._lock:
                 more, unknown = self._watched(now.now_ms)
                 found += more
+                if self.follower is not None:
+                    idle = self.follower.findings(now.waiting_gpu)
+                    found += idle.suggestions
+                    unknown += idle.unknown
                 found += self._of_pools(now)
                 tenants = self._series(f"used_{unit.lower()}", "tenant", now.now_ms)
             found += runaways(tenants, overview.capacity.get(f"{unit.lower()}_milli", 0), waiting, unit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -15,6 +16,7 @@ import msgspec
 from engine.external.kubernetes.acting import ActBy
 from engine.external.mirror_report import FollowedKind, Mirrored, MirrorReport
 from engine.model.errors import MusterError, NotFoundError, RefusedError
+from recommender.history.metrics import OutsideNames
 
 if TYPE_CHECKING:
     from engine.executors.task_files import OutputPart, OutputRequest
@@ -153,6 +155,22 @@ class KubernetesCell:
             left_out=watch.mirror.left_out(),
             agreement=comparison.report() if comparison is not None else None,
         )
+
+    def outside_names(self, ids: Sequence[str]) -> OutsideNames:
+        """The pods of these workloads. None while the tables change under it: the next look has them."""
+        from engine.external.kubernetes.names import workload_id
+
+        watch, wanted = self._watch, frozenset(ids)
+        if watch is None:
+            return OutsideNames()
+        tables = watch.mirror.tables
+        pods = {}
+        with contextlib.suppress(RuntimeError):
+            for uid, workload in list(tables.of_kind("workloads").items()):
+                name = workload_id(workload.metadata.namespace, workload.metadata.name, workload.metadata.uid)
+                if name in wanted:
+                    pods.update(((pod.namespace, pod.name), name) for pod in tables.pods_of(uid))
+        return OutsideNames(pods=pods)
 
     def _lacks(self, kinds: Sequence[FollowedKind]) -> dict[str, str]:
         known = self._can.kinds if self._can is not None else ()

@@ -14,6 +14,7 @@ from console.service.slurm_cell import SlurmAt, SlurmCell
 from engine.external.mirror_report import NOT_MIRRORED, Mirrored, MirrorReport
 from engine.model.errors import NotFoundError, RefusedError
 from engine.model.external_cells import SCHEDULERS
+from recommender.history.metrics import OutsideNames
 
 if TYPE_CHECKING:
     from engine.control import Engine
@@ -62,6 +63,10 @@ class NoMirror:
     def job_output(self, request: OutputRequest) -> OutputPart:
         """Raises NotFoundError."""
         raise NotFoundError(f"which files '{request.id}' has written is not known", "It has no job elsewhere")
+
+    def outside_names(self, ids: Sequence[str]) -> OutsideNames:
+        """Of a cell that Muster decides they are its own."""
+        return OutsideNames(jobs={name: name for name in ids})
 
     def evidence(self, intent: Intent) -> FarLook | None:
         """None: there is nobody to ask."""

@@ -16,6 +16,7 @@ from engine.executors.task_files import MAX_BYTES, OutputPart
 from engine.external.mirror_report import Mirrored, MirrorReport
 from engine.external.slurm.capabilities import SlurmRefused, SlurmUnavailable
 from engine.model.errors import NotFoundError
+from recommender.history.metrics import OutsideNames
 from runbooks.gate.approval_gate import wall_ms
 
 if TYPE_CHECKING:
@@ -117,6 +118,11 @@ class SlurmCell:
         self.watcher.track(workload_id)
         limits = self.watcher.rules.stopping(job) if job.state == "PENDING" else ()
         return Mirrored.of(workload_id, job, limits, self._steps(job))
+
+    def outside_names(self, ids: Sequence[str]) -> OutsideNames:
+        """The jobs that these workloads mirror, by their numbers: `SLURM_JOB_ID` of each."""
+        jobs = ((name, self.mirror.job_of(name)) for name in ids)
+        return OutsideNames(jobs={str(job.id): name for name, job in jobs if job is not None})
 
     def job_output(self, request: OutputRequest) -> OutputPart:
         """A stretch of a file that the job of a workload writes. Raises NotFoundError, and RefusedError with the

@@ -50,6 +50,7 @@ from recommender.history.telemetry import Telemetry, clock_of
 from runbooks.gate.approval_gate import wall_ms
 
 if TYPE_CHECKING:
+    from console.service.prometheus import PrometheusFollower
     from engine.control import Engine
     from engine.loop import EngineLoop
     from recommender.history.chunks import SeriesPoints
@@ -442,6 +443,8 @@ class Archive:
     def __init__(self, loop: EngineLoop, telemetry: Telemetry | None = None) -> None:
         self._loop = loop
         self._telemetry = telemetry
+        self.follower: PrometheusFollower | None = None
+        """Of the Prometheus that is followed, where one is."""
 
     @property
     def telemetry(self) -> Telemetry:
@@ -467,7 +470,12 @@ class Archive:
         since_ms = max(until_ms - request.last_ms, 0) if request.last_ms else min(request.since_ms, until_ms)
         points: tuple[HistoryPoint, ...] = ()
         if request.metric and (request.subject or of == CELL):
-            points = told(kept.series(request.metric, of, request.subject, since_ms, until_ms, request.step_ms))
+            found_points = None
+            if self.follower is not None and of == "workload":
+                found_points = self.follower.series(request.metric, request.subject, since_ms, until_ms)
+            if found_points is None:
+                found_points = kept.series(request.metric, of, request.subject, since_ms, until_ms, request.step_ms)
+            points = told(found_points)
         runs = kept.runs(since_ms, until_ms, request.runs) if request.runs else []
         return History(
             now_ms=now_ms,
@@ -482,6 +490,7 @@ class Archive:
             keep_ms=kept.keep.tiers_ms,
             keep_runs=kept.keep.runs,
             error=kept.records.error,
+            followed=None if self.follower is None else self.follower.report(),
             damaged=kept.damaged,
         )
 

@@ -15,8 +15,11 @@ from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from console.actions.key_map import key_of
 from console.forms.filters import quoted
+from console.text.charts import spark
 from console.text.plain_tables import conditions, estimate_facts, terms, unblocking_lines
 from console.text.terminal_text import NONE, cut, duration, fit, mebibytes, milli, printable, timestamp, wrap
 from console.text.tones import state_look
@@ -25,19 +28,24 @@ from console.views.sections import FACT, Line, Section, fact, plural, text_line
 from console.views.what_if import forecast_facts
 from engine.executors.task_files import ProcessReport, TaskView
 from engine.model.details import GroupDetail, HistoryItem, TaskPlace, Unblocking, WorkloadDetail
+from engine.model.errors import MusterError
 from engine.model.overviews import Change
 from engine.model.quantities import counted, usd
 from engine.model.specs import RunSpec
+from recommender.history.metrics import HOUR_MS, MINUTE_MS, HistoryRequest
 
 if TYPE_CHECKING:
     from console.actions.registry import ConsoleAction, Context
-    from console.client.protocol import RuntimeEstimate
+    from console.client.protocol import Client, RuntimeEstimate
     from engine.external.mirror_report import Mirrored
     from engine.model.twin_queries import StartForecast
+    from recommender.history.metrics import History
 
 
 SHOWN = 12
 """Lines of one kind."""
+IDLE = 5.0
+"""Per cent of use below which GPUs do nothing, as in `recommender.findings.idle_devices`."""
 OVER = ("finished", "failed", "cancelled")
 
 
@@ -57,6 +65,8 @@ class WorkloadContext(NamedTuple):
     """True where another scheduler decides, even if it no longer knows this job."""
     processes: ProcessReport | None = None
     """Its processes on this machine."""
+    gpu_use: History | None = None
+    """What its GPUs do, where a Prometheus tells."""
     events: tuple[Change, ...] = ()
     """Events of it since this console opened, newest first."""
 
@@ -143,6 +153,40 @@ def _other(name: str, state: str, told: str, width: int) -> Line:
 
 def _more(count: int) -> list[Line]:
     return [text_line(f"… and {count:,} more", "dim")] if count > 0 else []
+
+
+GPU_USE = HistoryRequest(metric="gpu_util", of="workload", last_ms=6 * HOUR_MS, step_ms=5 * MINUTE_MS)
+"""What is asked for `gpu_use_section`, with the id of the workload."""
+
+
+def ask_gpu_use(client: Client, view: WorkloadDetail) -> History | None:
+    """What the GPUs of running work do; None for other work, and where it cannot be told."""
+    if view.state != "running" or not any(group.gpu_milli or group.mig for group in view.groups):
+        return None
+    try:
+        return client.history(msgspec.structs.replace(GPU_USE, subject=view.id))
+    except MusterError:
+        return None
+
+
+def gpu_use_section(use: History | None, width: int) -> list[Section]:
+    """One line: use of its GPUs over the last hours. Nothing where no Prometheus is followed."""
+    if use is None or use.followed is None:
+        return []
+    means = [point.mean for point in use.points]
+    known = [mean for mean in means if mean is not None]
+    if not known:
+        why = use.followed.trouble or f"{use.followed.source} tells nothing of its devices"
+        return [Section("GPU use", (text_line(cut(f"not known: {printable(why)}", width), "dim"),))]
+    idle = next((n for n, mean in enumerate(reversed(means)) if mean is None or mean >= IDLE), len(means))
+    drawn = spark([None if mean is None else round(mean) for mean in means], min(24, max(width - 40, 0)))
+    told = f"{known[-1]:.0f} % now, {sum(known) / len(known):.0f} % over {duration(len(means) * 5 * MINUTE_MS)}"
+    if use.followed.trouble:
+        told += f", as of {timestamp(use.followed.until_ms)[5:16]}"
+    spans: tuple[Span, ...] = ((drawn, "accent"), (f"  {told}", ""))
+    if idle:
+        spans += ((f", idle for {duration(idle * 5 * MINUTE_MS)}", "warn"),)
+    return [Section("GPU use", (Line(spans),))]
 
 
 def related_section(view: WorkloadDetail, beside: WorkloadContext, width: int) -> Section:
@@ -407,6 +451,7 @@ def workload_columns(
         *why,
         *timeline(view.history, view.now_ms, width),
         *money_section(view, likely, starts),
+        *gpu_use_section(beside.gpu_use, width),
         _request(view, width),
     ]
     right = [
@@ -422,13 +467,18 @@ def workload_columns(
 
 
 def workload_sections(
-    view: WorkloadDetail, likely: RuntimeEstimate | None, width: int, starts: StartForecast | None = None
+    view: WorkloadDetail,
+    likely: RuntimeEstimate | None,
+    width: int,
+    starts: StartForecast | None = None,
+    use: History | None = None,
 ) -> list[Section]:
     """The facts of the workload itself, as its page has them, in one column: for the shell."""
     return [
         *status_sections(view, width, starts=starts),
         *timeline(view.history, view.now_ms, width),
         *money_section(view, likely, starts),
+        *gpu_use_section(use, width),
         _request(view, width),
         _placement(view, width, SHOWN),
         *dependency_sections(view, width),

@@ -7,7 +7,9 @@ heavy.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal, NamedTuple, get_args
 
 import msgspec
@@ -75,16 +77,19 @@ METRICS: dict[str, TelemetryMetric] = {
     ),
     "use_cpu": TelemetryMetric("milli", ("kind", "workload"), "most CPU that one task used", sparse=True),
     "use_memory_mib": TelemetryMetric("MiB", ("kind", "workload"), "most memory that one task used", sparse=True),
-    "gpu_util": TelemetryMetric("%", ("node",), "use of the GPUs, their mean"),
-    "gpu_memory_used_mib": TelemetryMetric("MiB", ("node",), "GPU memory in use, of all devices"),
+    "gpu_util": TelemetryMetric("%", ("node", "workload"), "use of the GPUs, their mean"),
+    "gpu_sm_active": TelemetryMetric("%", ("node", "workload"), "share of the GPUs' multiprocessors with work, mean"),
+    "gpu_memory_used_mib": TelemetryMetric("MiB", ("node", "workload"), "GPU memory in use, of all devices"),
     "gpu_memory_util": TelemetryMetric("%", ("node",), "share of GPU memory in use"),
     "gpu_temp_c": TelemetryMetric("°C", ("node",), "temperature of the hottest GPU"),
-    "gpu_power_w": TelemetryMetric("W", ("node",), "power drawn by the GPUs together"),
+    "gpu_power_w": TelemetryMetric("W", ("node", "workload"), "power drawn by the GPUs together"),
+    "idle_gpu": TelemetryMetric("milli", ("cell", "tenant"), "GPU that is held and has done nothing for 30 minutes"),
     "ecc_errors": TelemetryMetric("count", ("node",), "double-bit ECC errors", True),
     "xid_errors": TelemetryMetric("count", ("node",), "driver errors (XID)", True),
     "throttle": TelemetryMetric("share", ("node",), "share of GPUs whose clocks are held down by heat or power"),
     "node_load": TelemetryMetric("load", ("node",), "load average over one minute"),
     "node_cpu_util": TelemetryMetric("%", ("node",), "share of CPU time not idle"),
+    "node_iowait": TelemetryMetric("%", ("node",), "share of CPU time spent waiting for disks"),
     "node_memory_util": TelemetryMetric("%", ("node",), "share of memory not available"),
 }
 SPARSE = frozenset(name for name, metric in METRICS.items() if metric.sparse)
@@ -285,6 +290,39 @@ class RunCount(msgspec.Struct, frozen=True):
     count: int
 
 
+class OutsideNames(NamedTuple):
+    """How another scheduler names the work of the cell."""
+
+    pods: Mapping[tuple[str, str], str] = MappingProxyType({})
+    """(namespace, pod) -> workload."""
+    jobs: Mapping[str, str] = MappingProxyType({})
+    """Id of a job -> workload."""
+
+
+class FollowReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How the following of a Prometheus does."""
+
+    source: str
+    step_ms: int
+    since_ms: int
+    """Begin of what was followed; before it an import may bring more."""
+    until_ms: int
+    """Everything before has been taken."""
+    devices: int
+    """GPUs, and instances of them, that it tells of."""
+    joined: int
+    """Of those, so many are held by known work."""
+    not_joined: int
+    """And so many are held by work of which nobody tells which has them."""
+    strangers: tuple[str, ...] = ()
+    """Some targets that are no nodes of the cell."""
+    strangers_count: int = 0
+    refused: int = 0
+    """Samples of nodes that were left out since the start."""
+    trouble: str = ""
+    """Why nothing new is taken at present; empty while all is well."""
+
+
 class History(msgspec.Struct, frozen=True, kw_only=True):
     """The series that there are, and the window that was asked for."""
 
@@ -307,6 +345,8 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     keep_runs: int
     error: str = ""
     """Why nothing is kept at present; empty while all is well."""
+    followed: FollowReport | None = None
+    """None where no Prometheus is followed."""
     damaged: int = 0
     """Pieces found damaged since the engine started: they read as gaps."""
 

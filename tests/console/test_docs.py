@@ -49,6 +49,7 @@ SHOWN = (
     "operators.md",
     "api.md",
     "alerts.md",
+    "gpu-use.md",
 )
 BLOCKS = [
     block

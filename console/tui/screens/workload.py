@@ -17,7 +17,7 @@ from console.tui.widgets.pane import Connect, DetailPane
 from console.views.external_scheduler import job_section
 from console.views.sections import Line, Section, text_line
 from console.views.what_if import eta_section
-from console.views.workload import WorkloadContext, action_section, workload_columns
+from console.views.workload import WorkloadContext, action_section, ask_gpu_use, workload_columns
 from engine.model.details import Reason, Unblocking, WorkloadDetail
 from engine.model.errors import MusterError, NotFoundError
 from engine.model.list_queries import Page, Query, Term
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from console.client.protocol import Client, RuntimeEstimate
     from console.tui.app import MusterApp
     from engine.external.mirror_report import Mirrored
+    from recommender.history.metrics import History
 
 
 SAID = 12
@@ -170,6 +171,9 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
                 processes = await in_thread(lambda: self.connect().processes(self._workload_id))
                 self._beside = self._beside._replace(processes=processes)
                 self._draw()
+        if self.detail is not None:
+            use = await in_thread(partial(_gpu_use, self.connect, self.detail))
+            self._beside = self._beside._replace(gpu_use=use)
         with suppress(MusterError):
             # Of a cell that Muster decides there is none.
             job = await in_thread(partial(_mirrored, self.connect, self._workload_id))
@@ -204,6 +208,10 @@ class WorkloadPane(DetailPane[WorkloadDetail]):
         with suppress(MusterError):
             self._likely = await in_thread(lambda: self.connect().estimate(self._workload_id))
             self._draw()
+
+
+def _gpu_use(connect: Connect, detail: WorkloadDetail) -> History | None:
+    return ask_gpu_use(connect(), detail)
 
 
 def _mirrored(connect: Connect, workload_id: str) -> Mirrored | None:

@@ -12,8 +12,9 @@ from contextlib import closing, contextmanager
 import pytest
 
 from engine.model.errors import MusterError, SpecError, UnreachableError
-from recommender.history import imported_history
-from recommender.history.imported_history import (
+from recommender.history import prometheus
+from recommender.history.metrics import SampleRow
+from recommender.history.prometheus import (
     RULES,
     MetricQuery,
     NodeNames,
@@ -24,7 +25,6 @@ from recommender.history.imported_history import (
     windows,
     without_port,
 )
-from recommender.history.metrics import SampleRow
 from tests.support.prometheus_server import prometheus_holding
 
 MINUTE_MS = 60_000
@@ -148,12 +148,12 @@ def test_longer_steps_sum_up(server: str) -> None:
 
 def test_what_is_asked_in_parts_is_the_same(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     at_once = brought(server, "gpu_util")
-    monkeypatch.setattr(imported_history, "FIRST_STEPS", 7)
+    monkeypatch.setattr(prometheus, "FIRST_STEPS", 7)
     assert brought(server, "gpu_util") == at_once
     # An answer that is too long is asked for in smaller parts, down to a single step.
-    monkeypatch.setattr(imported_history, "MAX_BYTES", 900)
+    monkeypatch.setattr(prometheus, "MAX_BYTES", 900)
     assert brought(server, "gpu_util") == at_once
-    monkeypatch.setattr(imported_history, "MAX_BYTES", 10)
+    monkeypatch.setattr(prometheus, "MAX_BYTES", 10)
     with pytest.raises(MusterError, match="answered more than"):
         brought(server, "gpu_util")
 
@@ -219,7 +219,7 @@ def test_down_slow_and_malformed_servers_are_told_apart(monkeypatch: pytest.Monk
         with closing(Prometheus(url)) as server, pytest.raises(UnreachableError, match="no Prometheus answers"):
             server.query_range("up", 0, 60, 60)
         bound.listen()
-        monkeypatch.setattr(imported_history, "READ_S", 0.05)
+        monkeypatch.setattr(prometheus, "READ_S", 0.05)
         with closing(Prometheus(url)) as server, pytest.raises(UnreachableError, match="in time"):
             server.query_range("up", 0, 60, 60)
     with (
