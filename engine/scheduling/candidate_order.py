@@ -24,6 +24,7 @@ from engine.state.queue_tree import NO_LIMIT, UNLIMITED, WIDTH, QueueTree, Vecto
 from engine.state.workloads import NONE
 
 BILLION = 10**9
+FOREVER = 2**62
 
 
 def share(tree: QueueTree, vertex: int, totals: Vector, now_ms: int, *, past: bool = False) -> int:
@@ -271,13 +272,28 @@ UnitEntry = tuple[int, tuple[int, ...], tuple[int, ...], int, int, "LaneGroup"]
 """(minus band, share of the root, then as in the entry of its first lane, unit)"""
 
 
+def has_waited_too_long(state: State, row: int) -> bool:
+    """True if shares do not count for the workload any more."""
+    patience = state.settings.starve_after_ms
+    return bool(patience) and state.now_ms - state.workloads.submitted[row] > patience
+
+
+def next_to_wait_too_long(state: State, rows: Iterable[int], looked_ms: int) -> int:
+    """Cell time after `looked_ms` from which the next of these waiting workloads has waited too long; FOREVER if none
+    will."""
+    patience, submitted = state.settings.starve_after_ms, state.workloads.submitted
+    if not patience:
+        return FOREVER
+    latest = looked_ms - patience
+    return min([at + patience + 1 for row in rows if (at := submitted[row]) >= latest], default=FOREVER)
+
+
 def order_of(state: State, key: Key, row: int) -> Order:
     """The workload's place in the order of all waiting work."""
     w = state.workloads
     priority, queue, _, tenant = key
-    patience = state.settings.starve_after_ms
     shares: tuple[int, ...]
-    if patience and state.now_ms - w.submitted[row] > patience:
+    if has_waited_too_long(state, row):
         shares = ()
     elif len(state.queues.specs) == 1 and tenant == NONE:
         shares = (0,)
@@ -432,8 +448,7 @@ class CandidateOrder:
 
     def _lane_of(self, key: Key, row: int) -> CandidateLane:
         state = self._state
-        patience = state.settings.starve_after_ms
-        starved = bool(patience) and state.now_ms - state.workloads.submitted[row] > patience
+        starved = has_waited_too_long(state, row)
         minus_band, queue = -state.workloads.priority_band[key[0]], key[1]
         lane = self._lanes.get((minus_band, queue, key[3], starved))
         if lane is None:

@@ -17,7 +17,7 @@ from engine.model.specs import NodeState, Settings
 from engine.placement.gang_placement import Claim, packed, place, variants
 from engine.scheduling import preemption
 from engine.scheduling.backfill import PromisedStart
-from engine.scheduling.candidate_order import Order
+from engine.scheduling.candidate_order import FOREVER, Order
 from engine.scheduling.preemption import Preemption, VainSearch
 from engine.state.cell_state import State
 from engine.state.pending_work import Cause
@@ -70,6 +70,8 @@ class CycleMemory:
         """`PromisedStart.ended` of the last one: the next is mostly much like it."""
         self.promises: dict[int, int] = {}
         """Conservative: row -> promised start, cell ms, as far as the last pass worked them out."""
+        self.reordered_ms = FOREVER
+        """Cell time at which the order changes next because one that waits has waited too long."""
         self.short_of_room = False
         """The last full pass left something waiting for capacity."""
         self.refusals = Refusals(state)

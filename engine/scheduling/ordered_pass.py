@@ -21,7 +21,7 @@ from engine.model import events as ev
 from engine.model.columns import view
 from engine.placement.gang_placement import Claim, packed
 from engine.placement.node_choice import is_simple
-from engine.scheduling.candidate_order import CandidateOrder, Order, ShortestFirst
+from engine.scheduling.candidate_order import CandidateOrder, Order, ShortestFirst, has_waited_too_long
 from engine.scheduling.cycle_memory import MAX_DECISIONS, Binder, CandidateVerdict, CycleMemory
 from engine.scheduling.preemption import may_preempt
 from engine.scheduling.workload_admission import Admission, Preemptor
@@ -142,8 +142,7 @@ class Batches:
             return None
         self._forget()
         w, queues = state.workloads, state.queues
-        patience = state.settings.starve_after_ms
-        if patience and state.now_ms - w.submitted[int(rows[0])] > patience:
+        if has_waited_too_long(state, int(rows[0])):
             return None
         of_queue, cls, priority = view(w.queue)[rows], view(w.cls)[rows], view(w.priority)[rows]
         if not all(map(self._is_plain, set(cls.tolist()))):
