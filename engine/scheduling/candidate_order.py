@@ -349,7 +349,8 @@ class CandidateOrder:
             state.queues, state.capacity.totals, state.now_ms, past=state.settings.fair_half_life_ms > 0
         )
         self._grown = [0] * len(state.queues.specs)
-        """Number of changes of each vertex's share."""
+        """Number of changes of each vertex's share; of a root nobody asks."""
+        self._is_patient = state.settings.starve_after_ms > 0
         self._lanes: dict[tuple[int, int, int, bool], CandidateLane] = {}
         """By (minus band, queue row, tenant, whether it has waited too long)."""
         self._lanes_below: dict[int, list[CandidateLane]] = {}
@@ -380,9 +381,8 @@ class CandidateOrder:
         that follows it in its group."""
         unit = self._taken_first()
         lane = unit.lanes[0][4]
-        path = self._state.queues.path[lane.queue]
-        self._shares.changed(path)
-        for vertex in path:
+        self._shares.changed(self._state.queues.path[lane.queue])
+        for vertex in lane.below:
             self._grown[vertex] += 1
         if successor is None:
             heappop(lane.candidates)
@@ -448,7 +448,7 @@ class CandidateOrder:
 
     def _lane_of(self, key: Key, row: int) -> CandidateLane:
         state = self._state
-        starved = has_waited_too_long(state, row)
+        starved = self._is_patient and has_waited_too_long(state, row)
         minus_band, queue = -state.workloads.priority_band[key[0]], key[1]
         lane = self._lanes.get((minus_band, queue, key[3], starved))
         if lane is None:
