@@ -100,8 +100,7 @@ class Scheduler:
             starts = self.memory.starts
             self._note_mix()
             if self.state.policy == "kueue":
-                self._kueue.run(arrivals, causes)
-                yield
+                yield from self._kueue.run(arrivals, causes)
                 continue
             if causes or self.state.policy == "conservative":
                 yield from self._schedule_all()
