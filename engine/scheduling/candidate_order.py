@@ -521,10 +521,11 @@ class CandidateOrder:
 
     def _shares_below(self, lane: CandidateLane) -> tuple[int, ...]:
         """Shares below the root, and that of the tenant."""
+        below = lane.below
         if lane.starved:
             return ()
         of = self._shares.of
-        shares = tuple([of(vertex) for vertex in lane.below])
+        shares = (of(below[0]),) if len(below) == 1 else tuple([of(vertex) for vertex in below])
         return shares if lane.tenant == NONE else (*shares, self._state.tenant_share(lane.queue, lane.tenant))
 
     def _root_share(self, unit: LaneGroup) -> tuple[int, ...]:
@@ -532,7 +533,8 @@ class CandidateOrder:
 
     def _stamp(self, lane: CandidateLane) -> int:
         """Changes when a share that counts for the lane within its unit does."""
-        return sum([self._grown[vertex] for vertex in lane.below])
+        below, grown = lane.below, self._grown
+        return grown[below[0]] if len(below) == 1 else sum([grown[vertex] for vertex in below])
 
 
 class ShortestFirst:

@@ -21,7 +21,7 @@ from engine.state.cell_state import State
 from engine.state.pending_work import Cause
 
 MAX_DECISIONS = 256
-MAX_GAINED = 32
+MAX_GAINED = 8
 """Nodes with more room that are looked at for each class: beyond that it is simply tried again."""
 
 
