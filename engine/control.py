@@ -411,7 +411,7 @@ class Engine:
 
     def next_due(self) -> int | None:
         """Cell time of the next thing that happens by itself, or was expected to; None when nothing does."""
-        times = (self._next_event_ms(), self.scheduler.next_overdue_ms())
+        times = (self._next_event_ms(), self.scheduler.next_look_ms())
         return min((at for at in times if at is not None), default=None)
 
     def _next_event_ms(self) -> int | None:

@@ -466,11 +466,10 @@ def device_numbers(capacity: Capacity) -> Counts:
 def cut_devices(capacity: Capacity, node: int) -> dict[int, list[int]]:
     """Partitioned devices of the node -> [layout, bit mask of the instances in use]."""
     first = capacity.device_base[node]
-    return {
-        at - first: [capacity.device_layout[at], capacity.device_used[at]]
-        for at in range(first, first + capacity.device_count(node))
-        if capacity.device_layout[at]
-    }
+    layouts = capacity.device_layout[first : first + capacity.device_count(node)]
+    if not any(layouts):
+        return {}
+    return {device: [layout, capacity.device_used[first + device]] for device, layout in enumerate(layouts) if layout}
 
 
 def has_instance(capacity: Capacity, node: int, shape: Shape) -> bool:

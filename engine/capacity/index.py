@@ -38,7 +38,7 @@ from engine.capacity.devices import (
 from engine.capacity.mig import KINDS, NOT_CUT
 from engine.capacity.node_attributes import MAX_PARTITIONS, NodeTable
 from engine.capacity.node_attributes import OPEN as OPEN
-from engine.capacity.task_shapes import Company, Shape, size_class
+from engine.capacity.task_shapes import SIZE_CLASSES, Company, Shape
 from engine.model.columns import Ints, Mask, Numbers, view
 from engine.model.specs import LEVELS, NodeSpec, NodeState, PoolSpec
 
@@ -386,9 +386,9 @@ class Capacity(NodeTable):
     # -- the index --------------------------------------------------------------------------------------------------
 
     def _key(self, node: int) -> int:
-        cpu, memory = self.free_cpu[node], self.free_memory[node]
-        low = (size_class(cpu) << 6 if cpu else 0) | (size_class(memory) if memory else 0)
-        return self.whole[node].bit_count() << 12 | low
+        """The bucket of the node's present free capacity."""
+        free = SIZE_CLASSES[self.free_cpu[node]] << 6 | SIZE_CLASSES[self.free_memory[node]]
+        return self.whole[node].bit_count() << 12 | free
 
     def _enter(self, node: int) -> None:
         index = self.index_at(node)
@@ -415,20 +415,8 @@ class Capacity(NodeTable):
             index.remove_instances(self.open_kinds[node])
         self.key[node] = NOWHERE
 
-    def _move(self, node: int, index: PoolIndex, cpu: int, memory: int) -> None:
-        """Put the node in the bucket of its present free capacity, of which these are CPU and memory."""
-        # `_key`, spelled out where it is the usual case: this is what one claim costs.
-        bits, more = cpu.bit_length(), memory.bit_length()
-        if 1 < bits < 32 and 1 < more < 32:
-            low = (bits << 1 | cpu >> bits - 2 & 1) << 6 | (more << 1 | memory >> more - 2 & 1)
-            key = self.whole[node].bit_count() << 12 | low
-        elif 1 < bits < 32 and not memory:
-            key = self.whole[node].bit_count() << 12 | (bits << 1 | cpu >> bits - 2 & 1) << 6
-        else:
-            key = self._key(node)
-        old = self.key[node]
-        if key == old:
-            return
+    def _move(self, node: int, index: PoolIndex, old: int, key: int) -> None:
+        """Put the node in another bucket."""
         self.key[node] = key
         counts = index.counts
         if counts[old] > 1:
@@ -454,21 +442,7 @@ class Capacity(NodeTable):
     def find(self, shape: Shape) -> int:
         """The node for one more task of the shape, or NOWHERE. Exact, bonds and labels matched node by node apart
         (`engine.placement.node_choice` sees to them): NOWHERE means that none fits."""
-        reach = self.reaches.get(shape) or self.reach(shape)
-        for key in reach.kept if self.booked else ():
-            if key in self.booked and (node := self._find_in(self.booked[key], shape)) != NOWHERE:
-                return node
-        indexes, gpus = self.indexes, shape.gpus
-        for partition in reach.open:
-            index = indexes[partition]
-            if not index.gpu_bits >> gpus:
-                continue
-            node = NOWHERE if shape.part or gpus > 1 else self._walk(index, shape, gpus, _PROBES)
-            if node == NOWHERE:
-                node = self._find_in(index, shape)
-            if node != NOWHERE:
-                return node
-        return NOWHERE
+        return self.find_among(self.indexes_for(shape), shape)
 
     def find_after(self, node: int, bucket: int, shape: Shape) -> int:
         """`find`, right after the node it found in that bucket was filled up: the next of the bucket, at no search.
@@ -481,8 +455,11 @@ class Capacity(NodeTable):
 
     def find_among(self, indexes: Iterable[PoolIndex], shape: Shape) -> int:
         """The same in these indexes alone."""
-        found = (self._find_in(index, shape) for index in indexes)
-        return next((node for node in found if node != NOWHERE), NOWHERE)
+        gpus = shape.gpus
+        for index in indexes:
+            if index.gpu_bits >> gpus and (node := self._find_in(index, shape)) != NOWHERE:
+                return node
+        return NOWHERE
 
     def _find_in(self, index: PoolIndex, shape: Shape) -> int:
         if shape.part:
@@ -674,7 +651,7 @@ class Capacity(NodeTable):
 
     def claim(self, node: int, shape: Shape, count: int) -> int:
         """Take capacity for `count` tasks that are known to fit. Returns the bit mask of the devices taken."""
-        taken = choose_devices(self, node, shape, count) if shape.part or shape.gpus else 0
+        taken = choose_devices(self, node, shape, count) if shape.gpu_milli else 0
         self._shift(node, shape, -count, taken)
         return taken
 
@@ -682,76 +659,16 @@ class Capacity(NodeTable):
         """Claim the node that `find` gives for one task of each shape in turn, up to the first that fits nowhere:
         (node, device mask) of each."""
         claims: list[tuple[int, int]] = []
-        if self.booked or self.domain_room is not None:
-            for shape in shapes:
-                node = self.find(shape)
-                if node == NOWHERE:
-                    break
-                claims.append((node, self.claim(node, shape, 1)))
-            return claims
-        # `find` and `claim`, spelled out: they are most of what it costs to start work.
-        free_cpu, free_memory, indexes = self.free_cpu, self.free_memory, self.indexes
         places: dict[Shape, list[PoolIndex]] = {}
         for shape in shapes:
             there = places.get(shape)
             if there is None:
-                there = places[shape] = [indexes[at] for at in (self.reaches.get(shape) or self.reach(shape)).open]
-            gpus, simple = shape.gpus, shape.gpus < 2 and not shape.part
-            for index in there:
-                if not index.gpu_bits >> gpus:
-                    continue
-                node = self._walk(index, shape, gpus, _PROBES) if simple else NOWHERE
-                if node == NOWHERE:
-                    node = self._find_in(index, shape)
-                if node != NOWHERE:
-                    break
-            else:
-                return claims
-            mask = choose_devices(self, node, shape, 1) if gpus or shape.part else 0
-            if mask:
-                shift_devices(self, node, shape, -1, mask, index)
-            cpu = free_cpu[node] = free_cpu[node] - shape.cpu
-            memory = free_memory[node] = free_memory[node] - shape.memory
-            if shape.disk:
-                self.free_disk[node] -= shape.disk
-            index.free_cpu -= shape.cpu
-            index.free_memory -= shape.memory
-            self._move(node, index, cpu, memory)
-            claims.append((node, mask))
-        return claims
-
-    def claim_in_bucket(self, node: int, shape: Shape, want: int) -> list[tuple[int, int]]:
-        """Claim up to `want` tasks without devices on `node`, which `find` gave, and on those that it would give next
-        in the same bucket: (node, tasks) of each. A node that got all it has room for is not found again."""
-        keys, key, index = self.key, self.key[node], self.index_at(node)
-        heap = index.heaps[key]
-        taken: list[tuple[int, int]] = []
-        left = want
-        while True:
-            count = self.room(node, shape, left)
-            self.free_cpu[node] -= shape.cpu * count
-            self.free_memory[node] -= shape.memory * count
-            if shape.disk:
-                self.free_disk[node] -= shape.disk * count
-            keys[node] = NOWHERE
-            taken.append((node, count))
-            left -= count
-            while heap and keys[heap[0]] != key:
-                heappop(heap)
-            if not left or not heap or not self.fits(heap[0], shape):
+                there = places[shape] = self.indexes_for(shape)
+            node = self.find_among(there, shape)
+            if node == NOWHERE:
                 break
-            node = heap[0]
-        index.remove(key, len(taken))
-        index.free_cpu -= shape.cpu * (want - left)
-        index.free_memory -= shape.memory * (want - left)
-        for node, _ in taken:
-            new = keys[node] = self._key(node)
-            index.insert(new, node)
-            if len(index.heaps[new]) > 2 * index.counts[new] + 64:
-                self.tidy(index, new)
-        if self.domain_room is not None:
-            self.domain_room.touched += [node for node, _ in taken]
-        return taken
+            claims.append((node, self.claim(node, shape, 1)))
+        return claims
 
     def take(self, node: int, shape: Shape, count: int, devices: int) -> None:
         """Take capacity for `count` tasks on exactly these devices."""
@@ -763,13 +680,14 @@ class Capacity(NodeTable):
 
     def _shift(self, node: int, shape: Shape, count: int, devices: int) -> None:
         cpu, memory = shape.cpu * count, shape.memory * count
-        free_cpu = self.free_cpu[node] = self.free_cpu[node] + cpu
-        free_memory = self.free_memory[node] = self.free_memory[node] + memory
+        self.free_cpu[node] += cpu
+        self.free_memory[node] += memory
         if shape.disk:
             self.free_disk[node] += shape.disk * count
         if self.domain_room is not None:
             self.domain_room.touched.append(node)
-        if self.key[node] == NOWHERE:
+        old = self.key[node]
+        if old == NOWHERE:
             if devices:
                 shift_devices(self, node, shape, count, devices, None)
             return
@@ -778,4 +696,6 @@ class Capacity(NodeTable):
             shift_devices(self, node, shape, count, devices, index)
         index.free_cpu += cpu
         index.free_memory += memory
-        self._move(node, index, free_cpu, free_memory)
+        key = self._key(node)
+        if key != old:
+            self._move(node, index, old, key)

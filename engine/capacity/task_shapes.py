@@ -201,6 +201,20 @@ def size_class(value: int) -> int:
     return min(bits << 1 | (value >> bits - 2 & 1), 63)
 
 
+class SizeClasses(dict[int, int]):
+    """`size_class` by value, as far as it was asked for: what nodes have free is of few sizes."""
+
+    def __missing__(self, value: int) -> int:
+        if len(self) >= MAX_SIZES:
+            self.clear()
+        found = self[value] = size_class(value)
+        return found
+
+
+MAX_SIZES = 1 << 16
+SIZE_CLASSES = SizeClasses()
+
+
 class LabelDemand(NamedTuple):
     """The demand on one label of a node."""
 

@@ -104,15 +104,10 @@ def _extend_group(capacity: Capacity, group: int, shape: Shape, left: int, claim
             claims += [(group, n, t, 0) for n, t in zip(nodes.tolist(), tasks.tolist(), strict=True)]
             left -= int(tasks.sum())
             node = NOWHERE
-        elif shape.gpu_milli or left == 1:
+        else:
             count = capacity.room(node, shape, left)
             claims.append((group, node, count, capacity.claim(node, shape, count)))
             left -= count
-        else:
-            for at, count in capacity.claim_in_bucket(node, shape, left):
-                claims.append((group, at, count, 0))
-                left -= count
-            node = NOWHERE
     return left
 
 

@@ -21,7 +21,7 @@ from engine.scheduling.preemption_rules import (
     THRASH,
     PreemptionRules,
     SparingRule,
-    beyond_own_quota_without,
+    beyond_own_quota,
     sources,
 )
 from engine.state.cell_state import State
@@ -105,16 +105,12 @@ class _Bars:
     @cached_property
     def _own_lower(self) -> Numbers:
         """Rows of its own queue that could make way for it."""
-        rows = self._bound[view(self._state.workloads.queue)[self._bound] == self._queue]
-        rows = rows[self._rules.lower_in_reach(rows)]
-        for rule in SparingRule:
-            rows = rows[~self._rules.spares(rule, rows)]
-        return np.asarray(rows)
+        return self._rules.own_lower(self._bound)
 
     @cached_property
     def _excess(self) -> Lack | None:
         """What its queue would be above its own quota with it, were all of these gone: then it reclaims nothing."""
-        return beyond_own_quota_without(self._state, self._own_lower.tolist(), self._queue, self._charge)
+        return beyond_own_quota(self._state, self._queue, self._charge, self._own_lower.tolist())
 
     def _cohort_within(self, queue: int, slot: int) -> int:
         """The vertex above the queue, below the shared ancestor, that is within its quota."""

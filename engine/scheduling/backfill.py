@@ -25,6 +25,7 @@ Feitelson, IEEE TPDS 12(6), 2001.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
 import numpy as np
@@ -130,6 +131,8 @@ class EndingTasks:
         order = np.lexsort((self.place, node))
         self.held, self.place, self.node = self.held[order], self.place[order], node[order]
         """Allocation, place of its workload among the rows, and node of each: by node, then by place."""
+        self._nodes: list[int] | None = None
+        """The nodes as numbers, once one is looked up."""
         self._state = state
 
     def of_use(self, shapes: tuple[Shape, ...]) -> list[int]:
@@ -163,8 +166,10 @@ class EndingTasks:
 
     def on_node(self, node: int, before: int | None = None, *, ended: int = 0) -> list[Returned]:
         """What the node has been given back before that index, or by the workloads in the first `ended` places."""
-        low, high = np.searchsorted(self.node, (node, node + 1)).tolist()
-        last = low + int(np.searchsorted(self.place[low:high], ended)) if before is None else before
+        if self._nodes is None:
+            self._nodes = self.node.tolist()
+        low, high = bisect_left(self._nodes, node), bisect_right(self._nodes, node)
+        last = bisect_left(self.place, ended, low, high) if before is None else before
         return [self.task(index) for index in range(low, last)]
 
     def task(self, index: int) -> Returned:

@@ -24,6 +24,7 @@ from engine.state.queue_tree import NO_LIMIT, UNLIMITED, WIDTH, QueueTree, Vecto
 from engine.state.workloads import NONE
 
 BILLION = 10**9
+FOREVER = 2**62
 
 
 def share(tree: QueueTree, vertex: int, totals: Vector, now_ms: int, *, past: bool = False) -> int:
@@ -271,13 +272,28 @@ UnitEntry = tuple[int, tuple[int, ...], tuple[int, ...], int, int, "LaneGroup"]
 """(minus band, share of the root, then as in the entry of its first lane, unit)"""
 
 
+def has_waited_too_long(state: State, row: int) -> bool:
+    """True if shares do not count for the workload any more."""
+    patience = state.settings.starve_after_ms
+    return bool(patience) and state.now_ms - state.workloads.submitted[row] > patience
+
+
+def next_to_wait_too_long(state: State, rows: Iterable[int], looked_ms: int) -> int:
+    """Cell time after `looked_ms` from which the next of these waiting workloads has waited too long; FOREVER if none
+    will."""
+    patience, submitted = state.settings.starve_after_ms, state.workloads.submitted
+    if not patience:
+        return FOREVER
+    latest = looked_ms - patience
+    return min([at + patience + 1 for row in rows if (at := submitted[row]) >= latest], default=FOREVER)
+
+
 def order_of(state: State, key: Key, row: int) -> Order:
     """The workload's place in the order of all waiting work."""
     w = state.workloads
     priority, queue, _, tenant = key
-    patience = state.settings.starve_after_ms
     shares: tuple[int, ...]
-    if patience and state.now_ms - w.submitted[row] > patience:
+    if has_waited_too_long(state, row):
         shares = ()
     elif len(state.queues.specs) == 1 and tenant == NONE:
         shares = (0,)
@@ -333,7 +349,8 @@ class CandidateOrder:
             state.queues, state.capacity.totals, state.now_ms, past=state.settings.fair_half_life_ms > 0
         )
         self._grown = [0] * len(state.queues.specs)
-        """Number of changes of each vertex's share."""
+        """Number of changes of each vertex's share; of a root nobody asks."""
+        self._is_patient = state.settings.starve_after_ms > 0
         self._lanes: dict[tuple[int, int, int, bool], CandidateLane] = {}
         """By (minus band, queue row, tenant, whether it has waited too long)."""
         self._lanes_below: dict[int, list[CandidateLane]] = {}
@@ -364,9 +381,8 @@ class CandidateOrder:
         that follows it in its group."""
         unit = self._taken_first()
         lane = unit.lanes[0][4]
-        path = self._state.queues.path[lane.queue]
-        self._shares.changed(path)
-        for vertex in path:
+        self._shares.changed(self._state.queues.path[lane.queue])
+        for vertex in lane.below:
             self._grown[vertex] += 1
         if successor is None:
             heappop(lane.candidates)
@@ -432,8 +448,7 @@ class CandidateOrder:
 
     def _lane_of(self, key: Key, row: int) -> CandidateLane:
         state = self._state
-        patience = state.settings.starve_after_ms
-        starved = bool(patience) and state.now_ms - state.workloads.submitted[row] > patience
+        starved = self._is_patient and has_waited_too_long(state, row)
         minus_band, queue = -state.workloads.priority_band[key[0]], key[1]
         lane = self._lanes.get((minus_band, queue, key[3], starved))
         if lane is None:
@@ -506,10 +521,11 @@ class CandidateOrder:
 
     def _shares_below(self, lane: CandidateLane) -> tuple[int, ...]:
         """Shares below the root, and that of the tenant."""
+        below = lane.below
         if lane.starved:
             return ()
         of = self._shares.of
-        shares = tuple([of(vertex) for vertex in lane.below])
+        shares = (of(below[0]),) if len(below) == 1 else tuple([of(vertex) for vertex in below])
         return shares if lane.tenant == NONE else (*shares, self._state.tenant_share(lane.queue, lane.tenant))
 
     def _root_share(self, unit: LaneGroup) -> tuple[int, ...]:
@@ -517,7 +533,8 @@ class CandidateOrder:
 
     def _stamp(self, lane: CandidateLane) -> int:
         """Changes when a share that counts for the lane within its unit does."""
-        return sum([self._grown[vertex] for vertex in lane.below])
+        below, grown = lane.below, self._grown
+        return grown[below[0]] if len(below) == 1 else sum([grown[vertex] for vertex in below])
 
 
 class ShortestFirst:

@@ -26,7 +26,7 @@ from engine.model.specs import WorkloadState
 from engine.placement.fragmentation import live_mix
 from engine.placement.node_choice import mix_of, uses_mix
 from engine.scheduling.backfill import correct_overdue
-from engine.scheduling.candidate_order import order_of
+from engine.scheduling.candidate_order import FOREVER, next_to_wait_too_long, order_of
 from engine.scheduling.conservative_backfill import ConservativePass
 from engine.scheduling.cycle_memory import MAX_DECISIONS, Binder, CycleMemory
 from engine.scheduling.kueue_cycles import KueueCycles
@@ -92,7 +92,7 @@ class Scheduler:
 
     def _passes(self) -> Steps:
         """The passes of a cycle."""
-        self._renew_overdue()
+        self._look_again_in_time()
         for _ in range(MAX_PASSES):
             if not self.memory.unsettled:
                 break
@@ -100,8 +100,7 @@ class Scheduler:
             starts = self.memory.starts
             self._note_mix()
             if self.state.policy == "kueue":
-                self._kueue.run(arrivals, causes)
-                yield
+                yield from self._kueue.run(arrivals, causes)
                 continue
             if causes or self.state.policy == "conservative":
                 yield from self._schedule_all()
@@ -116,27 +115,36 @@ class Scheduler:
         """True if a cycle at that time may find anything to do."""
         if self.memory.unsettled or self.is_interrupted:
             return True
-        overdue = self.next_overdue_ms()
-        return overdue is not None and overdue <= now_ms
+        look = self.next_look_ms()
+        return look is not None and look <= now_ms
 
-    def next_overdue_ms(self) -> int | None:
-        """Cell time at which the next running workload should have ended, if anything waits for that."""
+    def next_look_ms(self) -> int | None:
+        """Cell time at which what waits is to be looked at again although nothing happens: the next running workload
+        should have ended, or one that waits will have waited so long that it goes first. None when neither will be."""
         state = self.state
-        if not state.pending.by_class or not state.pending.groups:
+        if not state.pending.groups:
             return None
-        correct_overdue(state)
-        first = state.ends.at(0)
-        return None if first is None else first[0]
+        look = self.memory.reordered_ms
+        if state.pending.by_class:
+            correct_overdue(state)
+            first = state.ends.at(0)
+            look = look if first is None else min(look, first[0])
+        return None if look == FOREVER else look
 
     def carry_out(self, booking: int) -> None:
         """Finish a preemption whose victims have had their time (`engine.scheduling.workload_admission`)."""
         self._preemptor.carry_out(booking)
 
-    def _renew_overdue(self) -> None:
-        """Make promises anew where work has outrun its estimate and ends later than was counted on."""
+    def _look_again_in_time(self) -> None:
+        """Make promises anew where work has outrun its estimate and ends later than was counted on, or where time has
+        put another one first."""
         state = self.state
         if state.pending.by_class and correct_overdue(state):
             state.reconsider.ask(Cause.OVERDUE)
+        if self.memory.reordered_ms <= state.now_ms:
+            self.memory.reordered_ms = FOREVER
+            if state.pending.groups:
+                state.reconsider.ask(Cause.TIME)
 
     def _note_mix(self) -> None:
         """Have scores by the mix of tasks see what waits and runs now. Starts leave the mix as it is, so it holds for
@@ -154,7 +162,7 @@ class Scheduler:
 
     def _schedule_all(self) -> Steps:
         """Look at everything that waits, as if for the first time."""
-        state, memory = self.state, self.memory
+        state, memory, looked_ms = self.state, self.memory, self.state.now_ms
         memory.reservation = None
         memory.short_of_room = False
         if state.policy == "conservative":
@@ -165,10 +173,13 @@ class Scheduler:
             heads = [(key, group.rows[group.front]) for key, group in groups if key[3] != STOPPED]
             if heads:
                 yield from self._admit_in_order(heads)
+        fronts = (group.rows[group.front] for group in state.pending.groups.values())
+        memory.reordered_ms = next_to_wait_too_long(state, fronts, looked_ms)
 
     def _schedule_arrivals(self, arrivals: list[int]) -> Steps:
         """Look only at what is new and first of its group: behind a blocked one of its kind it is blocked too."""
         state = self.state
+        self.memory.reordered_ms = min(self.memory.reordered_ms, next_to_wait_too_long(state, arrivals, state.now_ms))
         if not state.pending.by_class or state.stretched:
             # Strict order, or elastic work that may shrink for what was refused before.
             yield from self._schedule_all()

@@ -5,25 +5,23 @@ binder, which turns starts and stops into events; a caller claims the capacity o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
-from functools import partial
 from typing import NamedTuple
 
 from engine.capacity.index import Capacity
 from engine.capacity.task_shapes import Shape
 from engine.model import events as ev
-from engine.model.specs import NodeState, Settings
+from engine.model.specs import NodeState
 from engine.placement.gang_placement import Claim, packed, place, variants
-from engine.scheduling import preemption
 from engine.scheduling.backfill import PromisedStart
-from engine.scheduling.candidate_order import Order
-from engine.scheduling.preemption import Preemption, VainSearch
+from engine.scheduling.candidate_order import FOREVER, Order
+from engine.scheduling.vain_searches import VainSearches
 from engine.state.cell_state import State
 from engine.state.pending_work import Cause
 
 MAX_DECISIONS = 256
-MAX_GAINED = 32
+MAX_GAINED = 8
 """Nodes with more room that are looked at for each class: beyond that it is simply tried again."""
 
 
@@ -70,6 +68,8 @@ class CycleMemory:
         """`PromisedStart.ended` of the last one: the next is mostly much like it."""
         self.promises: dict[int, int] = {}
         """Conservative: row -> promised start, cell ms, as far as the last pass worked them out."""
+        self.reordered_ms = FOREVER
+        """Cell time at which the order changes next because one that waits has waited too long."""
         self.short_of_room = False
         """The last full pass left something waiting for capacity."""
         self.refusals = Refusals(state)
@@ -162,33 +162,6 @@ def _gains_for(capacity: Capacity, node: int, shapes: tuple[Shape, ...]) -> bool
     if capacity.state[node] != NodeState.READY:
         return False
     return any(capacity.usable(node, shape) and capacity.fits(node, shape) for shape in shapes)
-
-
-class VainSearches:
-    """Searches for victims that found nobody. What waits is mostly alike, so each holds for all of a queue and priority
-    that want the same, until something that matters for it has changed (`preemption.are_still_in_vain`)."""
-
-    def __init__(self, state: State) -> None:
-        self._state = state
-        self._found: dict[Hashable, tuple[VainSearch, ...]] = {}
-        self._rules: tuple[int, Settings] | None = None
-        """`State.rules`, and the settings, by which they were made."""
-
-    def victims(self, row: int, shapes: tuple[Shape, ...], counts: tuple[int, ...]) -> Preemption | None:
-        """`preemption.find`, but where that would be in vain again."""
-        state, w = self._state, self._state.workloads
-        rules = state.rules, state.settings
-        if self._rules != rules:
-            self._rules = rules
-            self._found.clear()
-        charge = state.charge_if(row, shapes, counts)
-        search = w.queue[row], w.priority[row], shapes, counts, charge
-        vain = self._found.get(search)
-        if vain is not None:
-            if preemption.are_still_in_vain(state, row, shapes, charge, vain):
-                return None
-            del self._found[search]
-        return preemption.find(state, row, shapes, counts, charge, partial(self._found.__setitem__, search))
 
 
 class Binder:

@@ -14,7 +14,7 @@ on nodes. `docs/policy.md` lists the differences.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -94,16 +94,19 @@ class KueueCycles:
         self._stops: dict[int, int] = {}
         self._cycle = 0
 
-    def run(self, arrivals: list[int], causes: set[Cause]) -> None:
-        """Cycles until none has anything to look at. `arrivals`: rows that became pending since the last run."""
+    def run(self, arrivals: list[int], causes: set[Cause]) -> Generator[None, None, None]:
+        """Cycles until none has anything to look at. `arrivals`: rows that became pending since the last run. It may be
+        interrupted after each, and the state may change meanwhile, but for rules (`State.rules`)."""
         self._begin(arrivals, causes)
         while True:
             while heads := self._lines.heads():
                 self._run_cycle(heads)
+                self._follow_bound()
+                yield
+                self._follow_changes()
             if not (self._freed or self._all_freed):
                 break
             self._unpark()
-        self._follow_bound()
 
     # -- who is looked at ---------------------------------------------------------------------------------------------
 
@@ -131,6 +134,11 @@ class KueueCycles:
             self._bound.note_all(bound)
         waiting = (row for group in self._state.pending.groups.values() for row in group.rows[group.front :])
         return [*self._lines, *self._bound, *bound.tolist(), *waiting]
+
+    def _follow_changes(self) -> None:
+        """Take in what has happened besides while this run was interrupted; a run of its own follows."""
+        for row in dict.fromkeys(self._state.take_changed_rows()):
+            self._follow(row)
 
     def _follow(self, row: int) -> None:
         """Take in what has become of a workload. Where it has left, there is quota for others of its tree."""
@@ -167,7 +175,6 @@ class KueueCycles:
     def _run_cycle(self, heads: list[int]) -> None:
         self._cycle += 1
         w = self._state.workloads
-        self._follow_bound()
         self._usage.begin()
         nominations = [self._nominate(row) for row in heads if not self._is_closed(row)]
         nominations.sort(key=lambda n: (n.borrow, -w.value_at(n.row), w.submitted[n.row], n.row))

@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from engine.capacity.devices import PoolIndex
 from engine.capacity.index import NOWHERE, Capacity
 from engine.capacity.task_shapes import Shape
 from engine.model import events as ev
 from engine.model.columns import view
 from engine.placement.gang_placement import Claim, packed
 from engine.placement.node_choice import is_simple
-from engine.scheduling.candidate_order import CandidateOrder, Order, ShortestFirst
+from engine.scheduling.candidate_order import CandidateOrder, Order, ShortestFirst, has_waited_too_long
 from engine.scheduling.cycle_memory import MAX_DECISIONS, Binder, CandidateVerdict, CycleMemory
 from engine.scheduling.preemption import may_preempt
 from engine.scheduling.workload_admission import Admission, Preemptor
@@ -55,6 +56,7 @@ class BatchPlan(NamedTuple):
     shapes: tuple[Shape]
     request: Vector
     charge: Charge
+    """What of its charge is limited."""
     reach: Reach
     limited: bool
 
@@ -64,6 +66,9 @@ class StartBatch:
 
     def __init__(self, state: State) -> None:
         self._state = state
+        self._groups = state.pending.groups
+        self._places: dict[Shape, list[PoolIndex]] = {}
+        """Where tasks of a shape may go."""
         self._rows: list[int] = []
         self._flags: list[int] = []
         self._claims: list[tuple[int, int]] = []
@@ -77,14 +82,19 @@ class StartBatch:
         self._anyone_borrows: bool | None = None
         """None until it was asked for: starts can only make it true."""
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
     def next_of(self, key: Key) -> int | None:
         """The first row of the group that is not in the batch."""
-        group = self._state.pending.groups[key]
+        group = self._groups[key]
         at = group.front + self._taken.get(key, 0)
         return group.rows[at] if at < len(group.rows) else None
+
+    def claim(self, shape: Shape) -> Claim | None:
+        """Claim the node that `Capacity.find` gives for one task of the shape; None when it fits nowhere."""
+        capacity, places = self._state.capacity, self._places.get(shape)
+        if places is None:
+            places = self._places[shape] = capacity.indexes_for(shape)
+        node = capacity.find_among(places, shape)
+        return None if node == NOWHERE else (0, node, 1, capacity.claim(node, shape, 1))
 
     def add(self, key: Key, row: int, plan: BatchPlan, claim: Claim, *, backfilled: bool) -> None:
         """Start it on its claim."""
@@ -142,8 +152,7 @@ class Batches:
             return None
         self._forget()
         w, queues = state.workloads, state.queues
-        patience = state.settings.starve_after_ms
-        if patience and state.now_ms - w.submitted[int(rows[0])] > patience:
+        if has_waited_too_long(state, int(rows[0])):
             return None
         of_queue, cls, priority = view(w.queue)[rows], view(w.cls)[rows], view(w.priority)[rows]
         if not all(map(self._is_plain, set(cls.tolist()))):
@@ -235,8 +244,9 @@ class Batches:
         if not self._is_plain(cls):
             return None
         (shape,) = workload_class.shapes
-        charge, request = workload_class.charge, workload_class.request
-        return BatchPlan((shape,), request, charge, queues.reach(queue, charge), bool(queues.limited[queue]))
+        limited, charge = queues.limited[queue], workload_class.charge
+        counted = tuple(part for part in charge if limited >> part[0] & 1)
+        return BatchPlan((shape,), workload_class.request, counted, queues.reach(queue, charge), bool(limited))
 
 
 def is_plain(capacity: Capacity, workload_class: WorkloadClass) -> bool:
@@ -375,12 +385,13 @@ class OrderedPass:
         starts: list[Order] = []
         nexts: list[Order] = []
         """Where the candidate stood that was next after each."""
-        while len(batch) < self._binder.max_at_once and (first := lineup.first()) is not None:
+        closed, refused, most = self._closed, self._refused, self._binder.max_at_once
+        while len(starts) < most and (first := lineup.first()) is not None:
             order, key = first
             if len(nexts) < len(starts):
                 nexts.append(order)
-            if key[1] in self._closed or key[2] in self._refused:
-                lineup.drop(self._closed, self._refused)
+            if key[2] in refused or key[1] in closed:
+                lineup.drop(closed, refused)
                 continue
             verdict = self._admit_to(batch, key, order[3])
             if verdict is None:
@@ -401,12 +412,12 @@ class OrderedPass:
     def _admit_to(self, batch: StartBatch, key: Key, row: int) -> CandidateVerdict | None:
         """`Admission.admit` of a candidate, in a batch; None where it must be looked at by itself."""
         state, memory, queue = self._state, self._memory, key[1]
-        cls, capacity, promise = state.workloads.cls[row], state.capacity, memory.reservation
+        cls, promise = state.workloads.cls[row], memory.reservation
         plan = self._batches.plan(queue, cls)
         # What was preempted during this pass is ahead in its group, and yet no candidate.
         if plan is None or state.workloads.kept[row] or batch.next_of(key) != row:
             return None
-        if state.queues.lack(queue, plan.charge, state.now_ms) is not None:
+        if plan.charge and state.queues.lack(queue, plan.charge, state.now_ms) is not None:
             return None
         if memory.refusals.holds(cls, plan.shapes):
             return self._without_room(batch, row)
@@ -416,13 +427,12 @@ class OrderedPass:
         if late and promise is not None and promise.certainly_in_the_way(plan.shapes, 1):
             return CandidateVerdict.WOULD_DELAY
         (shape,) = plan.shapes
-        node = capacity.find(shape)
-        if node == NOWHERE:
+        claim = batch.claim(shape)
+        if claim is None:
             memory.refusals.note(cls, plan.shapes)
             return self._without_room(batch, row)
-        claim = (0, node, 1, capacity.claim(node, shape, 1))
         if promise is not None and not promise.allows(plan.shapes, [claim], late=late):
-            capacity.give_back(node, shape, 1, claim[3])
+            state.capacity.give_back(claim[1], shape, 1, claim[3])
             return CandidateVerdict.WOULD_DELAY
         batch.add(key, row, plan, claim, backfilled=promise is not None)
         return CandidateVerdict.STARTED

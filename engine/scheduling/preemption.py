@@ -43,13 +43,19 @@ from engine.model.columns import Rows, view
 from engine.model.specs import RESOURCES, WorkloadState
 from engine.placement.gang_placement import Claim, place, unplace
 from engine.scheduling.preemption_rules import (
+    FOREVER,
     Place,
     PreemptionRules,
     Sources,
     SparingRule,
     beyond_own_quota,
+    may_combine,
+    may_preempt_lower,
+    may_take_back,
     sources,
+    takes_from_others,
 )
+from engine.scheduling.vain_searches import VainReason, VainSearch
 from engine.scheduling.victim_candidates import Quota, VictimCandidates, VictimField
 from engine.scheduling.victims import cheapest_in_one, cheapest_of
 from engine.state import allocations
@@ -59,13 +65,10 @@ from engine.state.queue_tree import Charge, Lack, QueueTree
 from engine.state.workloads import NONE
 
 MILLION = 1_000_000
-FOREVER = 2**62
 MAX_ROUNDS = 8
 """Searches made for one preemptor, each with what the last found to be lacking still."""
 CLOSELY = 64
 """Most victims whose need is verified one by one."""
-MAX_GAINED = 32
-"""Nodes with more room that are looked at before a search in vain is made again: beyond that it simply is."""
 STANDING_RULES = (SparingRule.NOT_LOWER, SparingRule.NOT_PREEMPTIBLE, SparingRule.MIN_RUNTIME)
 """Rules that spare a victim also between its choice and its stop."""
 
@@ -100,106 +103,12 @@ class Preemption(NamedTuple):
     """Time until the last of them has written its checkpoint; 0 when none is asked to."""
 
 
-class VainReason(IntEnum):
-    """Why a search for victims found nobody."""
-
-    NOBODY = 0
-    """No work in reach may be stopped."""
-    QUOTA = 1
-    """All in reach that may be stopped give back too little quota together."""
-    ROOM = 2
-    """With all of them gone there is too little room."""
-    UNPROVEN = 3
-    """There may be a set that limits, bonds or other preemptions rule out: nothing is known of any other moment."""
-
-
-class VainSearch(NamedTuple):
-    """A search for victims that found nobody, and what it would take to find one."""
-
-    reason: VainReason
-    at: tuple[int, int]
-    """Version of the state and cell ms."""
-    reach: tuple[int, ...]
-    """Vertices of the queue tree: only work there or below may be stopped."""
-    joined: int
-    """`State.joined` of these together."""
-    until_ms: int
-    """The first cell time at which more of the work in reach may be stopped."""
-    took_back: bool
-    """Work of other queues was in reach."""
-    together: bool
-    """Lower work of the own queue was to leave that within its quota."""
-    short: tuple[Place, int] | None = None
-    """QUOTA: the place that lacks it, and what all together give back there."""
-    gained: int = 0
-    """ROOM: `Capacity.gained_mark`."""
-
-
-def are_still_in_vain(
-    state: State, row: int, shapes: tuple[Shape, ...], charge: Charge, vain: tuple[VainSearch, ...]
-) -> bool:
-    """True if the same searches would find nobody now either. Neither `State.rules` nor the settings have changed."""
-    if vain[0].at == (state.version, state.now_ms):
-        return True
-    if len(vain) == 1 and may_combine(state, row, charge):
-        return False
-    return all(_is_still_in_vain(state, row, shapes, charge, each) for each in vain)
-
-
-def _is_still_in_vain(state: State, row: int, shapes: tuple[Shape, ...], charge: Charge, vain: VainSearch) -> bool:
-    if vain.reason == VainReason.UNPROVEN or state.now_ms >= vain.until_ms:
-        return False
-    if sum([state.joined[vertex] for vertex in vain.reach]) != vain.joined:
-        return False
-    queue = state.workloads.queue[row]
-    if not vain.took_back and may_take_back(state, queue, charge):
-        return False
-    if vain.reason == VainReason.QUOTA and vain.short is not None:
-        place, given = vain.short
-        borrow = not vain.together
-        parts = [(part,) for part in charge if part[0] == place[1]]
-        lacks = [state.queues.lack(queue, part, state.now_ms, borrow=borrow) for part in parts]
-        return any(lack is not None and lack[:2] == place and lack.short > given for lack in lacks)
-    return vain.reason == VainReason.NOBODY or not _has_gained(state, shapes, vain.gained)
-
-
-def _has_gained(state: State, shapes: tuple[Shape, ...], mark: int) -> bool:
-    """True if nodes that these tasks may use may have gained room since `Capacity.gained_mark` was `mark`."""
-    gained = state.capacity.gains_since(mark)
-    if gained is None or len(gained) > MAX_GAINED:
-        return True
-    return any(state.capacity.usable(node, shape) for node in set(gained) for shape in shapes)
-
-
-def takes_from_others(state: State, queue: int, charge: Charge) -> bool:
-    """True if the queue takes back quota at all, and another one is above its own."""
-    if state.queues.specs[queue].reclaim == "never":
-        return False
-    return state.queues.others_borrow_of(queue, [slot for slot, _ in charge])
-
-
-def may_take_back(state: State, queue: int, charge: Charge) -> bool:
-    """True if the queue keeps within its nominal quota with the charge, and another one does not."""
-    return beyond_own_quota(state, queue, charge) is None and takes_from_others(state, queue, charge)
-
-
-def may_combine(state: State, row: int, charge: Charge) -> bool:
-    """True if the queue would keep within its nominal quota with the charge only without lower work of its own, and
-    another one is above its own."""
-    queue = state.workloads.queue[row]
-    return (
-        _may_preempt_lower(state, row)
-        and beyond_own_quota(state, queue, charge) is not None
-        and takes_from_others(state, queue, charge)
-    )
-
-
 def may_preempt(state: State, row: int, *, anyone_borrows: bool = True) -> bool:
     """A quick necessary condition: whether there is anybody the workload might preempt, and it may by now.
     `anyone_borrows` is False where no queue is known to use more than its quota."""
     if state.now_ms < state.workloads.may_preempt_at(row, state.settings):
         return False
-    return _may_preempt_lower(state, row) or (anyone_borrows and _may_take_back(state, row))
+    return may_preempt_lower(state, row) or (anyone_borrows and _may_take_back(state, row))
 
 
 def _may_take_back(state: State, row: int) -> bool:
@@ -211,15 +120,6 @@ def _may_take_back(state: State, row: int) -> bool:
     if not queues.flavored(queue) and beyond_own_quota(state, queue, w.class_at(row).least_charge) is not None:
         return False
     return queues.others_borrow(queue)
-
-
-def _may_preempt_lower(state: State, row: int) -> bool:
-    w = state.workloads
-    value = w.value_at(row)
-    reach = state.workloads_of_queue if state.settings.preempt_across else [state.workloads_of_queue[w.queue[row]]]
-    return w.priority_classes[w.priority[row]].preemption == "lower" and any(
-        count and other < value for running in reach for other, count in running.items()
-    )
 
 
 def find(
@@ -410,7 +310,7 @@ class _Search:
 
     def run(self) -> Preemption | None:
         state = self.state
-        takes_lower = _may_preempt_lower(state, self.row)
+        takes_lower = may_preempt_lower(state, self.row)
         if not self._takes_back and not takes_lower:
             return None
         lacks = self._lacks(state.queues)

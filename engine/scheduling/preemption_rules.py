@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
 import numpy as np
@@ -18,6 +18,7 @@ from engine.state.cell_state import State
 from engine.state.queue_tree import Charge, Lack, QueueTree
 from engine.state.workloads import NONE
 
+FOREVER = 2**62
 THRASH = 3
 """Preemptions within an hour after which equals leave a workload alone."""
 Place = tuple[int, int]
@@ -39,18 +40,49 @@ class SparingRule(IntEnum):
     """It was preempted THRASH times within the last hour, and is no lower."""
 
 
-def beyond_own_quota(state: State, queue: int, charge: Charge) -> Lack | None:
-    """What the queue's own quota lacks for the charge: then it takes nothing back from others."""
-    lack = state.queues.lack(queue, charge, state.now_ms, borrow=False)
-    return lack if lack is not None and lack.vertex == queue else None
-
-
-def beyond_own_quota_without(state: State, rows: Iterable[int], queue: int, charge: Charge) -> Lack | None:
-    """The same once these workloads are gone. The state is left unchanged."""
+def beyond_own_quota(state: State, queue: int, charge: Charge, without: Sequence[int] = ()) -> Lack | None:
+    """What the queue's own quota lacks for the charge once these workloads are gone: then it takes nothing back from
+    others. The state is left unchanged."""
+    if not len(without):
+        lack = state.queues.lack(queue, charge, state.now_ms, borrow=False)
+        return lack if lack is not None and lack.vertex == queue else None
     with state.queues.trial():
-        for row in rows:
+        for row in without:
             state.queues.give_back(state.workloads.queue[row], state.charge_of(row), state.now_ms)
         return beyond_own_quota(state, queue, charge)
+
+
+def takes_from_others(state: State, queue: int, charge: Charge) -> bool:
+    """True if the queue takes back quota at all, and another one is above its own."""
+    if state.queues.specs[queue].reclaim == "never":
+        return False
+    return state.queues.others_borrow_of(queue, [slot for slot, _ in charge])
+
+
+def may_take_back(state: State, queue: int, charge: Charge) -> bool:
+    """True if the queue keeps within its nominal quota with the charge, and another one does not."""
+    return beyond_own_quota(state, queue, charge) is None and takes_from_others(state, queue, charge)
+
+
+def may_combine(state: State, row: int, charge: Charge) -> bool:
+    """True if the queue would keep within its nominal quota with the charge only without lower work of its own, and
+    another one is above its own."""
+    queue = state.workloads.queue[row]
+    return (
+        may_preempt_lower(state, row)
+        and beyond_own_quota(state, queue, charge) is not None
+        and takes_from_others(state, queue, charge)
+    )
+
+
+def may_preempt_lower(state: State, row: int) -> bool:
+    """True if work of lower priority runs where its class lets it preempt."""
+    w = state.workloads
+    value = w.value_at(row)
+    reach = state.workloads_of_queue if state.settings.preempt_across else [state.workloads_of_queue[w.queue[row]]]
+    return w.priority_classes[w.priority[row]].preemption == "lower" and any(
+        count and other < value for running in reach for other, count in running.items()
+    )
 
 
 def sources(tree: QueueTree, queue: int, slots: Iterable[int]) -> Sources:
@@ -85,6 +117,13 @@ class PreemptionRules:
         queues = view(self._state.workloads.queue)[rows]
         reach = (queues == self._queue) | self._state.settings.preempt_across
         return np.asarray(reach & self._takes_lower & self._is_lower(rows))
+
+    def own_lower(self, rows: Rows) -> Rows:
+        """Those of these that are lower work of its own queue, and that no rule spares."""
+        rows = rows[self.lower_in_reach(rows) & (view(self._state.workloads.queue)[rows] == self._queue)]
+        for rule in SparingRule:
+            rows = rows[~self.spares(rule, rows)]
+        return np.asarray(rows)
 
     def taken_back(self, rows: Rows, queues: Iterable[int]) -> Mask:
         """Work of these queues, which are above their quota."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -281,7 +282,7 @@ class Preemptor:
             return None
         counts = state.workloads.class_at(row).least
         for shapes in variants(state, row):
-            found = self._memory.vain.victims(row, shapes, counts)
+            found = self._victims(row, shapes, counts)
             if found is None:
                 continue
             victims = np.array([victim for victim, _ in found.victims], np.int64)
@@ -296,6 +297,15 @@ class Preemptor:
             self._exchanges.found(row, shapes, found.victims)
             return CandidateVerdict.STARTED
         return None
+
+    def _victims(self, row: int, shapes: tuple[Shape, ...], counts: tuple[int, ...]) -> preemption.Preemption | None:
+        """`preemption.find`, but where that would be in vain again."""
+        state, vain = self._state, self._memory.vain
+        charge = state.charge_if(row, shapes, counts)
+        search = vain.search_of(row, shapes, counts, charge)
+        if vain.holds(search, row):
+            return None
+        return preemption.find(state, row, shapes, counts, charge, partial(vain.note, search, row))
 
     def _exchange(self, row: int) -> bool:
         """Start it in the place of the victim that is next in a run of like preemptors, if there is one."""

@@ -14,7 +14,7 @@ from invariants import check_settled, check_state
 
 from engine.control import Engine
 from engine.model import commands as cmd
-from engine.model.specs import CellSpec, NodeSpec, PoolSpec, QueueSpec, Resources, TaskGroup, WorkloadSpec
+from engine.model.specs import CellSpec, NodeSpec, PoolSpec, QueueSpec, Resources, Settings, TaskGroup, WorkloadSpec
 
 S = 1000
 HOUR = 3600 * S
@@ -253,6 +253,19 @@ def test_the_promise_ends_when_the_workload_it_was_given_to_is_held_or_cancelled
         assert state(engine, "late") == ["queued"]
         engine.command(action(ids=("big",)))
         assert state(engine, "late") == ["running"]
+
+
+def test_the_promise_passes_to_what_has_waited_too_long_at_that_time_though_nothing_else_happens() -> None:
+    """`late` is older, but its queue holds more: `big` of the other queue is promised the nodes first. Once both have
+    waited for longer than the cell lets shares count, age does."""
+    engine = cell(gpu_nodes=2, cpu_nodes=0)
+    engine.command(cmd.SetSettings(settings=Settings(starve_after_ms=5 * S)))
+    engine.command(submit(workload("now", queue="b", gpu=8000, run=100 * S, estimate=100 * S)))
+    late = workload("late", queue="b", gpu=8000, run=HOUR, estimate=HOUR)
+    engine.command(submit(late, workload("big", count=2, gpu=8000)))
+    assert state(engine, "late", "big") == ["queued", "queued"]
+    engine.advance(HOUR)
+    assert started(engine, "late") == 5 * S + 1
 
 
 def test_what_no_end_of_running_work_lets_start_holds_up_nobody() -> None:

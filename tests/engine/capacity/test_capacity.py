@@ -11,12 +11,21 @@ from hypothesis import strategies as st
 from engine.capacity.index import NOWHERE, OPEN, Capacity
 from engine.capacity.task_shapes import Shape, size_class
 from engine.model.specs import NodeSpec, NodeState, PoolSpec, Resources, Taint, TaskGroup, Toleration
+from engine.placement.gang_placement import place
 
 POOLS = [
     PoolSpec(name="big", capacity=Resources(cpu_milli=96_000, memory_mib=700_000, gpu_milli=8000), gpu_model="H100"),
     PoolSpec(name="half", capacity=Resources(cpu_milli=48_000, memory_mib=300_000, gpu_milli=4000), gpu_model="A100"),
     PoolSpec(name="cpu", capacity=Resources(cpu_milli=32_000, memory_mib=64_000, disk_mib=5000)),
 ]
+
+REQUESTS = [
+    Resources(cpu_milli=cpu, memory_mib=memory, gpu_milli=gpu, disk_mib=disk)
+    for cpu, memory, gpu, disk in (
+        (1000, 4096, 0, 0), (500, 0, 0, 0), (8000, 60_000, 0, 0), (4000, 100, 1000, 0), (0, 0, 250, 0),
+        (1000, 0, 3000, 0), (999, 64_000, 0, 2000), (0, 0, 8000, 0),
+    )
+]  # fmt: skip
 
 requests = st.builds(
     Resources,
@@ -73,6 +82,61 @@ def test_a_search_finds_a_fitting_node_exactly_when_there_is_one(sizes, seed, no
         capacity.give_back(node, shape, 1, devices)
     fresh = cell(nodes)
     assert [capacity.free_vector(n) for n in range(nodes)] == [fresh.free_vector(n) for n in range(nodes)]
+
+
+def busy_twins(rng: random.Random, nodes: int) -> tuple[Capacity, Capacity, list[Shape]]:
+    """Twice the same cell, in part taken, some of its nodes kept or not ready; and shapes of tasks."""
+    one, other = cell(nodes), cell(nodes)
+    shapes = [Shape(TaskGroup(request=rng.choice(REQUESTS)), one.pools) for _ in range(5)]
+    for _ in range(nodes * 2):
+        shape = rng.choice(shapes)
+        node = one.find(shape)
+        if node != NOWHERE and rng.random() < 0.6:
+            assert other.claim(node, shape, 1) == one.claim(node, shape, 1)
+    kept, closed = rng.sample(range(nodes), nodes // 6), rng.sample(range(nodes), nodes // 6)
+    for capacity in (one, other):
+        capacity.book(kept, 1)
+        for node in closed:
+            capacity.set_state(node, NodeState.CORDONED, 0)
+    return one, other, shapes
+
+
+def contents(capacity: Capacity) -> list[tuple[int, ...]]:
+    """What is free on every node, its bucket, and the totals of the indexes."""
+    nodes = [(capacity.key[n], *capacity.free_vector(n)) for n in range(len(capacity.node_ids))]
+    indexes = (*capacity.indexes, *capacity.booked.values())
+    return nodes + [(index.free_cpu, index.free_memory, index.free_devices, index.gpu_bits) for index in indexes]
+
+
+@settings(max_examples=examples(150), deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10_000), nodes=st.integers(6, 40))
+def test_many_single_tasks_are_claimed_as_if_each_was_found_and_claimed(seed: int, nodes: int) -> None:
+    rng = random.Random(seed)
+    one, other, shapes = busy_twins(rng, nodes)
+    asked = [rng.choice(shapes) for _ in range(rng.randrange(1, 3 * nodes))]
+    claims = []
+    for shape in asked:
+        node = other.find(shape)
+        if node == NOWHERE:
+            break
+        claims.append((node, other.claim(node, shape, 1)))
+    assert one.claim_each(asked) == claims
+    assert contents(one) == contents(other)
+
+
+@settings(max_examples=examples(150), deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10_000), nodes=st.integers(6, 120))
+def test_a_gang_is_placed_as_if_each_of_its_nodes_was_found_and_filled(seed: int, nodes: int) -> None:
+    rng = random.Random(seed)
+    one, other, shapes = busy_twins(rng, nodes)
+    shape, most = rng.choice(shapes), rng.randrange(1, 4 * nodes)
+    claims, left = [], most
+    while left and (node := other.find(shape)) != NOWHERE:
+        count = other.room(node, shape, left)
+        claims.append((0, node, count, other.claim(node, shape, count)))
+        left -= count
+    assert place(one, (shape,), (0,), (most,)) == claims
+    assert contents(one) == contents(other)
 
 
 @settings(max_examples=examples(60), deadline=None, derandomize=True)

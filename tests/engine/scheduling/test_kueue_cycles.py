@@ -4,6 +4,7 @@ itself decides so is seen in `tests/differential/kueue`."""
 from __future__ import annotations
 
 import sys
+from random import Random
 from types import FrameType
 
 import msgspec
@@ -241,6 +242,52 @@ def test_what_is_followed_is_what_a_look_at_every_workload_finds(life: Life) -> 
         check_state(engine.state)
         if engine.state.policy == "kueue" and not engine.scheduler.memory.unsettled:
             check_followed(engine.state, engine.scheduler._kueue)
+
+
+@SOME
+@given(kueue_lives(), st.randoms(use_true_random=False))
+def test_a_run_in_slices_decides_as_in_one_and_takes_in_what_happens_between(life: Life, random: Random) -> None:
+    """One engine finishes each run before anything else happens, one is interrupted after every cycle of one, and one
+    is told of the next thing in the middle of it."""
+    whole, sliced, disturbed = (Engine.open(None, cell=life.cell, seed=life.seed, faults=life.faults) for _ in range(3))
+    for engine in (whole, sliced, disturbed):
+        engine.command(SetPolicy(policy="kueue"))
+    names = Names.of(life.cell)
+    for operation in life.operations:
+        if isinstance(operation, Pass | Fork):
+            for engine in (whole, sliced, disturbed):
+                finish(engine)
+                engine.advance(engine.now_ms + operation.milliseconds)
+        else:
+            commands = names.commands(operation, whole.now_ms)
+            sliced.enough = lambda: True
+            disturbed.enough = lambda: random.random() < 0.7
+            for command, answer in zip(commands, whole.commands(commands), strict=True):
+                if not isinstance(answer, MusterError):
+                    names.accepted(command, answer.changed)
+            sliced.commands(commands)
+            disturbed.commands(commands)
+            while sliced.is_interrupted:
+                sliced.advance(sliced.now_ms)
+        assert places(sliced.state) == places(whole.state)
+        check_state(disturbed.state)
+    finish(disturbed)
+    check_state(disturbed.state)
+    if disturbed.state.policy == "kueue" and not disturbed.scheduler.memory.unsettled:
+        check_followed(disturbed.state, disturbed.scheduler._kueue)
+
+
+def places(state: State) -> list[tuple[int, list[tuple[int, int]]]]:
+    """State of each workload, and (node, tasks) of what it holds."""
+    w, a = state.workloads, state.allocations
+    held = [list(a.of_workload(w.first_allocation[row])) for row in range(len(w.ids))]
+    return [(w.state[row], sorted((a.node[i], a.count[i]) for i in each)) for row, each in enumerate(held)]
+
+
+def finish(engine: Engine) -> None:
+    """Let what was interrupted come to its end."""
+    engine.enough = lambda: False
+    engine.advance(engine.now_ms)
 
 
 def check_followed(state: State, cycles: KueueCycles) -> None:

@@ -35,6 +35,7 @@ from engine.model.specs import (
 )
 from engine.scheduling import preemption
 from engine.scheduling.preemption import Preemption
+from engine.scheduling.vain_searches import MIN_KEPT
 from engine.state.cell_state import State
 from engine.state.queue_tree import QueueTree
 from engine.state.workloads import NONE
@@ -385,6 +386,16 @@ def test_a_search_in_vain_is_made_again_only_when_something_that_matters_to_it_h
     engine.command(cmd.Cancel(ids=("firm",)))
     assert searched == ["p", "p", "p"], "a node has gained room"
     assert engine.workload("p").state == "running"
+
+
+def test_searches_in_vain_of_work_that_waits_no_longer_are_not_remembered_for_ever() -> None:
+    engine = Engine.open(None, cell=cell(queue("a"), nodes=2))
+    engine.command(cmd.Submit(workloads=(work("firm", priority_class="firm"), work("low"))))
+    for i in range(3 * MIN_KEPT):
+        groups = (TaskGroup(count=2, request=Resources(cpu_milli=1 + i, gpu_milli=8000)),)
+        engine.command(cmd.Submit(workloads=(work(f"p{i}", groups=groups, priority_class="high"),)))
+        assert 0 < len(engine.scheduler.memory.vain) <= MIN_KEPT + 1
+        engine.command(cmd.Cancel(ids=(f"p{i}",)))
 
 
 def crowd(rng: random.Random) -> CellSpec:
