@@ -19,7 +19,7 @@ import msgspec
 
 from engine.admission import definitions as df
 from engine.admission.definitions import Checked, check_queues
-from engine.admission.submissions import check_submission
+from engine.admission.submissions import check_submission, is_usual
 from engine.capacity.devices import closest
 from engine.command_checks import check
 from engine.external.kubernetes.job_manifests import check_job as check_kueue_job
@@ -50,6 +50,8 @@ from engine.state import workloads as wl
 from engine.state.cell_state import State, members
 from engine.state.external_cell import answered_by
 
+MIN_AT_ONCE = 8
+"""New workloads that are told together: fewer are quicker one by one."""
 MAX_LEFT_OUT = 1000
 """Lines that one command names."""
 _STANDING = {
@@ -89,11 +91,11 @@ class ObservationFold:
             if isinstance(group[0], seen.NodeLoadSeen):
                 yield from self._loads([each for each in group if isinstance(each, seen.NodeLoadSeen)])
                 continue
+            if isinstance(group[0], seen.WorkloadSeen):
+                yield from self._workloads([each for each in group if isinstance(each, seen.WorkloadSeen)])
+                continue
             for each in group:
-                try:
-                    yield from self._one(each)
-                except MusterError as error:
-                    self.note(str(error))
+                yield from self._noting(self._one(each))
         yield from self._said()
         if self._draws:
             yield ev.CapsTold(None, array("i", self._draws).tobytes(), tuple(self._draws.values()))
@@ -102,10 +104,15 @@ class ObservationFold:
         if len(self.left_out) < MAX_LEFT_OUT:
             self.left_out.append(line)
 
+    def _noting(self, events: Iterator[ev.AnyEvent]) -> Iterator[ev.AnyEvent]:
+        """These up to the first error, which is named."""
+        try:
+            yield from events
+        except MusterError as error:
+            self.note(str(error))
+
     def _one(self, each: seen.AnySeen) -> Iterator[ev.AnyEvent]:
         match each:
-            case seen.WorkloadSeen():
-                yield from self._workload(each)
             case seen.WorkloadGone(id=name):
                 yield from self._workload_gone(name)
             case seen.PoolSeen(pool=pool):
@@ -282,6 +289,71 @@ class ObservationFold:
 
     # -- work ---------------------------------------------------------------------------------------------------------
 
+    def _workloads(self, group: list[seen.WorkloadSeen]) -> Iterator[ev.AnyEvent]:
+        """Many that are new are few events. Those of them that are on nodes come last: others may leave room there."""
+        new = {each.spec.id: each for each in group if self._is_plain(each)}
+        if len(new) < MIN_AT_ONCE:
+            new = {}
+        sound = [each for each in new.values() if self._is_taken(each.spec)]
+        yield from self._submitted(sound)
+        for each in group:
+            if each.spec.id not in new or each.phase == "queued":
+                yield from self._noting(self._workload(each))
+        yield from self._begun([each for each in sound if each.phase != "queued"])
+
+    def _is_plain(self, each: seen.WorkloadSeen) -> bool:
+        """True if it is new, and all that events of many can tell."""
+        known = each.spec.id in self._state.workloads.row_of
+        return not known and each.phase in ("queued", *_HOLDS) and is_usual(each.spec) and not each.spec.elastic
+
+    def _is_taken(self, spec: WorkloadSpec) -> bool:
+        try:
+            self._check(spec)
+        except MusterError as error:
+            self.note(str(error))
+            return False
+        return True
+
+    def _submitted(self, new: list[seen.WorkloadSeen]) -> Iterator[ev.AnyEvent]:
+        if not new:
+            return
+        first = len(self._state.workloads.ids)
+        self.changed |= dict.fromkeys(each.spec.id for each in new)
+        yield ev.SubmittedMany(tuple(each.spec for each in new))
+        # What runs was seen late: until it is placed it is as if it had come so long ago as it has waited.
+        since = {row: self._since(each) if each.phase == "queued" else self._now_ms - self._waited(each)
+                 for row, each in enumerate(new, first)}  # fmt: skip
+        yield from self._dated(wl.SUBMITTED, {row: at for row, at in since.items() if at != self._now_ms})
+
+    def _since(self, each: seen.WorkloadSeen) -> int:
+        return min(each.submitted_ms or self._now_ms, self._now_ms)
+
+    def _waited(self, each: seen.WorkloadSeen) -> int:
+        return min(max((each.started_ms or self._now_ms) - self._since(each), 0), self._now_ms)
+
+    def _dated(self, what: int, times: dict[int, int]) -> Iterator[ev.AnyEvent]:
+        if times:
+            yield ev.DatedMany(array("i", times).tobytes(), what, array("q", times.values()).tobytes())
+
+    def _begun(self, new: list[seen.WorkloadSeen]) -> Iterator[ev.AnyEvent]:
+        """Those that were submitted just now are on nodes, and may run."""
+        w = self._state.workloads
+        rows = {w.row_of[each.spec.id]: each for each in new}
+        for row, each in rows.items():
+            try:
+                groups, placements = self._claims(row, each)
+            except MusterError as error:
+                self.note(str(error))
+                continue
+            yield from self._placed(row, groups, placements)
+            yield from self._told_beside(row, each)
+        yield from self._dated(wl.SUBMITTED, {row: self._since(each) for row, each in rows.items()})
+        runs = {row: each.started_ms for row, each in rows.items()
+                if each.phase == "running" and w.state[row] == WorkloadState.PLACED}  # fmt: skip
+        if runs:
+            yield ev.StartedMany(array("i", runs).tobytes())
+        yield from self._dated(wl.RUNNING, {row: min(at, self._now_ms) for row, at in runs.items() if at})
+
     def _workload(self, each: seen.WorkloadSeen) -> Iterator[ev.AnyEvent]:
         spec, w = each.spec, self._state.workloads
         if spec.array is not None:
@@ -307,6 +379,11 @@ class ObservationFold:
         if len(reserves) < len(self._state.held_quota.of.get(row, ())):
             yield ev.QuotaHeld(row, reserves)
         yield from self._towards(row, each)
+        yield from self._told_beside(row, each)
+
+    def _told_beside(self, row: int, each: seen.WorkloadSeen) -> Iterator[ev.AnyEvent]:
+        """What it holds without nodes, and what is told of it with others."""
+        w, reserves = self._state.workloads, _shares(each)
         if self._state.held_quota.of.get(row, ()) != reserves:
             yield ev.QuotaHeld(row, reserves)
         if self._state.outside.word_of(row) != each.word:
@@ -435,25 +512,28 @@ class ObservationFold:
         if state.is_bound(row):
             yield from self._moved(row, each)
         else:
-            if not each.holds:
-                raise SpecError(f"workload '{each.spec.id}'", "runs, but it is not known where", "")
+            claims = self._claims(row, each)
             yield from self._queued(row)
-            groups, placements = self._claims(row, each)
-            if groups != w.class_at(row).groups:
-                yield ev.Reclassed(row, groups, "as it was given")
             waited = max((each.started_ms or self._now_ms) - w.since[row], 0)
             if self._now_ms - w.since[row] != waited:
                 # It started before it was seen to: its wait was over then.
                 since = w.submitted[row]
                 yield ev.Dated(row, wl.SUBMITTED, max(self._now_ms - waited, 0))
-                yield ev.Placed(row, placements)
+                yield from self._placed(row, *claims)
                 yield ev.Dated(row, wl.SUBMITTED, since)
             else:
-                yield ev.Placed(row, placements)
+                yield from self._placed(row, *claims)
         if each.phase == "running" and w.state[row] == WorkloadState.PLACED:
             yield ev.Started(row)
             if each.started_ms:
                 yield ev.Dated(row, wl.RUNNING, min(each.started_ms, self._now_ms))
+
+    def _placed(
+        self, row: int, groups: tuple[TaskGroup, ...], placements: tuple[ev.GroupPlacement, ...]
+    ) -> Iterator[ev.AnyEvent]:
+        if groups != self._state.workloads.class_at(row).groups:
+            yield ev.Reclassed(row, groups, "as it was given")
+        yield ev.Placed(row, placements)
 
     def _moved(self, row: int, each: seen.WorkloadSeen) -> Iterator[ev.AnyEvent]:
         """Yield the change of tasks that come, end and move while their workload goes on."""
@@ -467,7 +547,9 @@ class ObservationFold:
 
     def _claims(self, row: int, each: seen.WorkloadSeen) -> tuple[tuple[TaskGroup, ...], tuple[ev.GroupPlacement, ...]]:
         """Return the workload's holdings as task groups of equal shares with their placements, and no more than there
-        is."""
+        is. Raises SpecError where nobody knows the nodes."""
+        if not each.holds:
+            raise SpecError(f"workload '{each.spec.id}'", "runs, but it is not known where", "")
         if any(held.group for held in each.holds):
             found = bindings(self._state, row, each.spec.groups, each.holds, self.note)
             if found is None:

@@ -467,6 +467,20 @@ class Dated(Event, frozen=True, array_like=True, gc=False, tag=82):
     """Time of the change, not after the clock."""
 
 
+class DatedMany(Event, frozen=True, array_like=True, gc=False, tag=104):
+    """`Dated` of each of these, one after the other."""
+
+    rows: bytes
+    """int32 workload rows."""
+    what: int
+    at_ms: bytes
+    """int64, one for each."""
+
+    @property
+    def versions(self) -> int:
+        return len(self.rows) // 4
+
+
 class Parked(Event, frozen=True, array_like=True, gc=False, tag=83):
     """A workload that waits may not start before that time, as another scheduler says."""
 
@@ -765,6 +779,7 @@ AnyEvent = (
     | Reclassed
     | MovedToQueue
     | Dated
+    | DatedMany
     | Parked
     | Vanished
     | NodesRelabelled

@@ -362,6 +362,10 @@ def _singles(version: int, at_ms: int, event: ev.AnyEvent) -> list[Single]:
         return [(first + i, at_ms, ev.Submitted(spec)) for i, spec in enumerate(event.workloads)]
     if isinstance(event, ev.StartedMany):
         return [(first + i, at_ms, ev.Started(row)) for i, row in enumerate(memoryview(event.rows).cast("i"))]
+    if isinstance(event, ev.DatedMany):
+        rows, times = memoryview(event.rows).cast("i"), memoryview(event.at_ms).cast("q")
+        dates = zip(rows, times, strict=True)
+        return [(first + i, at_ms, ev.Dated(row, event.what, to)) for i, (row, to) in enumerate(dates)]
     if isinstance(event, ev.PlacedMany):
         rows, nodes = memoryview(event.rows).cast("i"), memoryview(event.nodes).cast("i")
         placements = ((row, (ev.GroupPlacement(nodes[i : i + 1].tobytes(), ONE),)) for i, row in enumerate(rows))

@@ -834,6 +834,7 @@ _APPLY: dict[type[Any], Callable[[State, Any], None]] = {
     ev.MovedToQueue: work_changes.moved,
     ev.Exited: State._exited,
     ev.Dated: external_cell.dated,
+    ev.DatedMany: external_cell.dated_many,
     ev.Parked: external_cell.parked,
     ev.Vanished: external_cell.vanished,
     ev.OutsideSaid: external_cell.outside_said,
