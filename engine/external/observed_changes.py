@@ -24,7 +24,7 @@ from engine.capacity.devices import closest
 from engine.command_checks import check
 from engine.external.kubernetes.job_manifests import check_job as check_kueue_job
 from engine.external.slurm.job_requests import check as check_slurm_job
-from engine.external.task_bindings import bindings, held_tasks, loads_event, shown_tasks
+from engine.external.task_bindings import NodeRoom, bindings, held_tasks, loads_event, shown_tasks
 from engine.model import commands as cmd
 from engine.model import events as ev
 from engine.model import external_cells as seen
@@ -339,14 +339,23 @@ class ObservationFold:
         """Those that were submitted just now are on nodes, and may run."""
         w = self._state.workloads
         rows = {w.row_of[each.spec.id]: each for each in new}
+        together = all(each.holds and each.holds[0].group for each in new)
+        rooms: dict[int, NodeRoom] | None = {} if together else None
+        placed: dict[int, tuple[ev.GroupPlacement, ...]] = {}
         for row, each in rows.items():
             try:
-                groups, placements = self._claims(row, each)
+                groups, placements = self._claims(row, each, rooms)
             except MusterError as error:
                 self.note(str(error))
                 continue
-            yield from self._placed(row, groups, placements)
-            yield from self._told_beside(row, each)
+            yield from self._asked(row, groups)
+            placed[row] = placements
+            if not together:
+                yield ev.Placed(row, placements)
+        if together and placed:
+            yield ev.PlacedGangs(array("i", placed).tobytes(), tuple(placed.values()))
+        for row in placed:
+            yield from self._told_beside(row, rows[row])
         yield from self._dated(wl.SUBMITTED, {row: self._since(each) for row, each in rows.items()})
         runs = {row: each.started_ms for row, each in rows.items()
                 if each.phase == "running" and w.state[row] == WorkloadState.PLACED}  # fmt: skip
@@ -512,28 +521,26 @@ class ObservationFold:
         if state.is_bound(row):
             yield from self._moved(row, each)
         else:
-            claims = self._claims(row, each)
+            groups, placements = self._claims(row, each)
             yield from self._queued(row)
+            yield from self._asked(row, groups)
             waited = max((each.started_ms or self._now_ms) - w.since[row], 0)
             if self._now_ms - w.since[row] != waited:
                 # It started before it was seen to: its wait was over then.
                 since = w.submitted[row]
                 yield ev.Dated(row, wl.SUBMITTED, max(self._now_ms - waited, 0))
-                yield from self._placed(row, *claims)
+                yield ev.Placed(row, placements)
                 yield ev.Dated(row, wl.SUBMITTED, since)
             else:
-                yield from self._placed(row, *claims)
+                yield ev.Placed(row, placements)
         if each.phase == "running" and w.state[row] == WorkloadState.PLACED:
             yield ev.Started(row)
             if each.started_ms:
                 yield ev.Dated(row, wl.RUNNING, min(each.started_ms, self._now_ms))
 
-    def _placed(
-        self, row: int, groups: tuple[TaskGroup, ...], placements: tuple[ev.GroupPlacement, ...]
-    ) -> Iterator[ev.AnyEvent]:
+    def _asked(self, row: int, groups: tuple[TaskGroup, ...]) -> Iterator[ev.AnyEvent]:
         if groups != self._state.workloads.class_at(row).groups:
             yield ev.Reclassed(row, groups, "as it was given")
-        yield ev.Placed(row, placements)
 
     def _moved(self, row: int, each: seen.WorkloadSeen) -> Iterator[ev.AnyEvent]:
         """Yield the change of tasks that come, end and move while their workload goes on."""
@@ -545,13 +552,15 @@ class ObservationFold:
                 self.changed[each.spec.id] = None
                 yield ev.Rebound(row, *found)
 
-    def _claims(self, row: int, each: seen.WorkloadSeen) -> tuple[tuple[TaskGroup, ...], tuple[ev.GroupPlacement, ...]]:
+    def _claims(
+        self, row: int, each: seen.WorkloadSeen, rooms: dict[int, NodeRoom] | None = None
+    ) -> tuple[tuple[TaskGroup, ...], tuple[ev.GroupPlacement, ...]]:
         """Return the workload's holdings as task groups of equal shares with their placements, and no more than there
-        is. Raises SpecError where nobody knows the nodes."""
+        is: of the rooms, where these are given. Raises SpecError where nobody knows the nodes."""
         if not each.holds:
             raise SpecError(f"workload '{each.spec.id}'", "runs, but it is not known where", "")
         if any(held.group for held in each.holds):
-            found = bindings(self._state, row, each.spec.groups, each.holds, self.note)
+            found = bindings(self._state, row, each.spec.groups, each.holds, self.note, rooms)
             if found is None:
                 raise SpecError(f"workload '{each.spec.id}'", "runs on nodes that are not known", "")
             return found

@@ -695,6 +695,22 @@ class PlacedMany(Event, frozen=True, array_like=True, gc=False, tag=41):
         return len(self.rows) // 4
 
 
+class PlacedGangs(Event, frozen=True, array_like=True, gc=False, tag=105):
+    """`Placed` of each of these, one after the other."""
+
+    rows: bytes
+    """int32 workload rows."""
+    groups: tuple[tuple[GroupPlacement, ...], ...]
+    """Of each workload."""
+
+    @property
+    def versions(self) -> int:
+        return len(self.groups)
+
+    def singles(self) -> list[Placed]:
+        return [Placed(row, groups) for row, groups in zip(memoryview(self.rows).cast("i"), self.groups, strict=True)]
+
+
 class StartedMany(Event, frozen=True, array_like=True, gc=False, tag=42):
     """None of them has others that wait for it, and none is elastic."""
 
@@ -803,6 +819,7 @@ AnyEvent = (
     | ClockHeld
     | SubmittedMany
     | PlacedMany
+    | PlacedGangs
     | StartedMany
     | FinishedMany
 )

@@ -287,7 +287,7 @@ class Recent:
         if isinstance(event, ev.Placed):
             self._note_start(event.row)
             self._count(state.now_ms, 1, 1)
-        elif isinstance(event, ev.PlacedMany):
+        elif isinstance(event, ev.PlacedMany | ev.PlacedGangs):
             self._note_starts(np.frombuffer(event.rows, np.int32))
             self._count(state.now_ms, 1, event.versions)
         elif isinstance(event, ev.Finished):
@@ -362,6 +362,8 @@ def _singles(version: int, at_ms: int, event: ev.AnyEvent) -> list[Single]:
         return [(first + i, at_ms, ev.Submitted(spec)) for i, spec in enumerate(event.workloads)]
     if isinstance(event, ev.StartedMany):
         return [(first + i, at_ms, ev.Started(row)) for i, row in enumerate(memoryview(event.rows).cast("i"))]
+    if isinstance(event, ev.PlacedGangs):
+        return [(first + i, at_ms, gang) for i, gang in enumerate(event.singles())]
     if isinstance(event, ev.DatedMany):
         rows, times = memoryview(event.rows).cast("i"), memoryview(event.at_ms).cast("q")
         dates = zip(rows, times, strict=True)
