@@ -153,21 +153,28 @@ class ObservationFold:
             )
 
     def _nodes(self, group: list[seen.NodeSeen]) -> Iterator[ev.AnyEvent]:
-        """Many at once: new ones are one event. A node of another pool, or in another place, is another node."""
+        """Many at once: new ones are one event. A node that went to another pool or place is another node only where
+        its machine cannot be the same."""
         capacity = self._state.capacity
         new: list[NodeSpec] = []
+        moved: dict[int, NodeSpec] = {}
         relabelled: list[NodeSpec] = []
         for each in group:
             node = each.node
             row = capacity.row_of.get(node.id)
             if row is not None and not self._is_same(row, node):
+                pool = capacity.pool_of.get(node.pool)
+                if pool is not None and capacity.can_move(row, pool):
+                    moved[row] = node
+                    continue
                 yield from self._node_gone(node.id)
                 row = None
             if row is None:
                 new.append(node)
             elif not self._is_labelled(row, node):
                 relabelled.append(node)
-        yield from self._relabelled(relabelled)
+        yield from self._told_of(list(moved.values()), ev.NodesMoved)
+        yield from self._told_of(relabelled, ev.NodesRelabelled)
         yield from self._added(new)
         for standing, state in _STANDING.items():
             rows = [capacity.row_of[each.node.id] for each in group
@@ -206,14 +213,14 @@ class ObservationFold:
             for node in new if len(new) > 1 else ():
                 yield from self._added([node])
 
-    def _relabelled(self, nodes: list[NodeSpec]) -> Iterator[ev.AnyEvent]:
+    def _told_of(self, nodes: list[NodeSpec], event: type[ev.NodesMoved | ev.NodesRelabelled]) -> Iterator[ev.AnyEvent]:
         sound = [node for node in nodes if self._is_sound(node)]
         if sound:
             self.changed |= dict.fromkeys(node.id for node in sound)
-            yield ev.NodesRelabelled(tuple(sound))
+            yield event(tuple(sound))
 
     def _is_sound(self, node: NodeSpec) -> bool:
-        """A node that is not is named, and keeps the labels and taints that it has."""
+        """A node that is not is named, and stays as it is."""
         try:
             check_node(node, f"node '{node.id[:64]}'")
         except MusterError as error:

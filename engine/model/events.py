@@ -539,6 +539,13 @@ class NodesRelabelled(Event, frozen=True, array_like=True, gc=False, tag=103):
     nodes: tuple[NodeSpec, ...]
 
 
+class NodesMoved(Event, frozen=True, array_like=True, gc=False, tag=106):
+    """Nodes that are there are of these pools and in these places from now on, with these labels and taints. They have
+    as many devices as before, and room for what runs there, which goes on."""
+
+    nodes: tuple[NodeSpec, ...]
+
+
 class NodeLoadsTold(Event, frozen=True, array_like=True, gc=False, tag=100):
     """What runs on nodes and is no work of any queue: from now on all there is of it."""
 
@@ -799,6 +806,7 @@ AnyEvent = (
     | Parked
     | Vanished
     | NodesRelabelled
+    | NodesMoved
     | NodeLoadsTold
     | Rebound
     | QuotaHeld

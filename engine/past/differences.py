@@ -420,6 +420,9 @@ _NOTED: dict[type[Any], Callable[[DifferenceFold, Any], None]] = {
     ev.NodesChanged: DifferenceFold._nodes_changed,
     ev.NodesAdded: DifferenceFold._nodes_added,
     ev.NodesGranted: DifferenceFold._nodes_added,
+    ev.NodesMoved: lambda fold, event: fold._sized(
+        [fold._state.capacity.row_of[node.id] for node in event.nodes], OWNER
+    ),
     ev.Interrupted: DifferenceFold._interrupted,
     ev.Audited: DifferenceFold._audited,
     ev.QueueAdded: lambda fold, event: fold._rule("queue", event.queue.name),

@@ -181,6 +181,7 @@ _TABLE: dict[type[Any], Callable[[State, Any], Words]] = {
     ev.NodesChanged: lambda state, e: (NodeState(e.state).label, *_first_node(state, e.nodes)),
     ev.NodesAdded: lambda state, e: ("nodes added", e.nodes[0].id, f"{len(e.nodes)} in all"),
     ev.NodesRelabelled: lambda state, e: ("relabelled", e.nodes[0].id, f"{len(e.nodes)} in all"),
+    ev.NodesMoved: lambda state, e: ("moved", e.nodes[0].id, f"{len(e.nodes)} in all, to pool {e.nodes[0].pool} first"),
     ev.NodesNoted: _noted,
     ev.RepairStarted: lambda state, e: ("repair begun", *_first_node(state, e.nodes)),
     ev.Watched: lambda state, e: ("watched" if e.watching else "not watched", *_first_node(state, e.nodes)),

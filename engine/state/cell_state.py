@@ -844,6 +844,7 @@ _APPLY: dict[type[Any], Callable[[State, Any], None]] = {
     ev.RunsTold: external_cell.runs_told,
     ev.CapsTold: external_cell.caps_told,
     ev.NodesRelabelled: mirrored_cell.nodes_relabelled,
+    ev.NodesMoved: mirrored_cell.nodes_moved,
     ev.NodeLoadsTold: mirrored_cell.node_loads_told,
     ev.Rebound: mirrored_cell.rebound,
     ev.QuotaHeld: mirrored_cell.quota_held,
