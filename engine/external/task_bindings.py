@@ -125,7 +125,7 @@ def bindings(
         room = rooms.get(node) or rooms.setdefault(node, NodeRoom(state, node))
         for _ in range(held.count):
             cut, mask = room.take(held.resources)
-            if cut != held.resources:
+            if cut is not held.resources:
                 _note_cut(note, name, held, cut)
             if any(cut.vector()):
                 by_cut.setdefault((held.group, cut), []).append((node, mask))

@@ -258,7 +258,8 @@ class WorkloadMapping:
         counts: dict[tuple[int, str], int] = {}
         for pod in pods:
             if pod.node:
-                at = numbers.get(pod.group, self._like(spec.groups, pod.request))
+                at = numbers.get(pod.group, -1)
+                at = at if at >= 0 else self._like(spec.groups, pod.request)
                 counts[at, pod.node] = counts.get((at, pod.node), 0) + 1
         return [
             seen.Holding(node=node, resources=spec.groups[at].request, group=spec.groups[at].name, count=count)
