@@ -26,6 +26,8 @@ Bound = tuple[tuple[TaskGroup, ...], tuple[ev.GroupPlacement, ...]]
 class NodeRoom:
     """What is free on one node for the tasks of one workload, its own given back."""
 
+    __slots__ = ("cpu", "devices", "disk", "memory", "whole")
+
     def __init__(self, state: State, node: int) -> None:
         capacity = state.capacity
         self.cpu, self.memory, self.disk = capacity.free_cpu[node], capacity.free_memory[node], capacity.free_disk[node]
@@ -169,7 +171,7 @@ def _grouped(asks: tuple[TaskGroup, ...], by_cut: dict[tuple[str, Resources], li
 def _placement(cut: Resources, places: list[tuple[int, int]]) -> ev.GroupPlacement:
     """Tasks on the same node are one entry, but for parts of a device."""
     entries: list[tuple[int, int, int]] = []
-    if cut.gpu_milli % 1000:
+    if cut.gpu_milli % 1000 or len({node for node, _ in places}) == len(places):
         entries = sorted((node, 1, mask) for node, mask in places)
     else:
         on: dict[int, tuple[int, int]] = {}
