@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import secrets
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from itertools import pairwise
 
 import msgspec
@@ -173,8 +173,8 @@ class ObservationFold:
                 new.append(node)
             elif not self._is_labelled(row, node):
                 relabelled.append(node)
-        yield from self._told_of(list(moved.values()), ev.NodesMoved)
-        yield from self._told_of(relabelled, ev.NodesRelabelled)
+        new += yield from self._moved_nodes([node for node in moved.values() if self._is_sound(node)])
+        yield from self._relabelled(relabelled)
         yield from self._added(new)
         for standing, state in _STANDING.items():
             rows = [capacity.row_of[each.node.id] for each in group
@@ -213,11 +213,24 @@ class ObservationFold:
             for node in new if len(new) > 1 else ():
                 yield from self._added([node])
 
-    def _told_of(self, nodes: list[NodeSpec], event: type[ev.NodesMoved | ev.NodesRelabelled]) -> Iterator[ev.AnyEvent]:
+    def _moved_nodes(self, nodes: list[NodeSpec]) -> Generator[ev.AnyEvent, None, list[NodeSpec]]:
+        """Return those that are to be added anew, because their old places contradict the new ones."""
+        if not nodes:
+            return []
+        self.changed |= dict.fromkeys(node.id for node in nodes)
+        try:
+            yield df.move_nodes(self._state, tuple(nodes))
+            return []
+        except SpecError:
+            for node in nodes:
+                yield from self._node_gone(node.id)
+            return nodes
+
+    def _relabelled(self, nodes: list[NodeSpec]) -> Iterator[ev.AnyEvent]:
         sound = [node for node in nodes if self._is_sound(node)]
         if sound:
             self.changed |= dict.fromkeys(node.id for node in sound)
-            yield event(tuple(sound))
+            yield ev.NodesRelabelled(tuple(sound))
 
     def _is_sound(self, node: NodeSpec) -> bool:
         """A node that is not is named, and stays as it is."""

@@ -152,6 +152,20 @@ TREE = (
 )
 
 
+def test_a_rack_that_goes_to_another_zone_does_so_with_all_its_nodes() -> None:
+    engine = cell()
+    before = [seen.NodeSeen(node=NodeSpec(id=name, pool="p", zone="z1", rack="r")) for name in ("n1", "n2")]
+    told(engine, *before)
+    told(engine, running(("n1", 4)))
+    row = engine.state.capacity.row_of["n1"]
+    assert engine.state.workloads.tasks[0] == 4
+    assert told(engine, *(seen.NodeSeen(node=NodeSpec(id=name, pool="p", zone="z2", rack="r"))
+                          for name in ("n1", "n2"))) == ()  # fmt: skip
+    capacity = engine.state.capacity
+    assert [capacity.places.names[capacity.zone[capacity.row_of[name]]] for name in ("n1", "n2")] == ["z2", "z2"]
+    assert capacity.row_of["n1"] != row
+
+
 def _work(number: int, queue: str, places: list[int]) -> seen.WorkloadSeen:
     spec = msgspec.structs.replace(
         SPEC, id=f"w{number}", queue=queue, groups=(TaskGroup(name="main", count=len(places), request=TASK),)
