@@ -285,8 +285,7 @@ def _nodes_added(state: State, nodes: tuple[NodeSpec, ...], new_pools: set[str])
     known = state.capacity.row_of
     pools = new_pools | set(state.capacity.pool_of)
     seen: set[str] = set()
-    first_at: dict[Way, int] = {}
-    for i, (node, way) in enumerate(_with_ways(nodes)):
+    for i, node in enumerate(nodes):
         check_node(node, f"nodes[{i}]")
         if node.id in known or node.id in seen:
             raise SpecError(f"nodes[{i}].id", f"node '{node.id}' already exists", "Give each node its own id")
@@ -294,11 +293,22 @@ def _nodes_added(state: State, nodes: tuple[NodeSpec, ...], new_pools: set[str])
             raise SpecError(
                 f"nodes[{i}].pool", f"there is no pool '{node.pool}'", f"Use one of: {', '.join(sorted(pools))}"
             )
-        first_at.setdefault(way, i)
         seen.add(node.id)
+    return [ev.NodesAdded(_with_whole_ways(state, nodes))] if nodes else []
+
+
+def move_nodes(state: State, nodes: tuple[NodeSpec, ...]) -> ev.NodesMoved:
+    """The event by which nodes that are there, and sound, go to other pools and places. Raises SpecError for a place in
+    two others."""
+    return ev.NodesMoved(_with_whole_ways(state, nodes))
+
+
+def _with_whole_ways(state: State, nodes: tuple[NodeSpec, ...]) -> tuple[NodeSpec, ...]:
+    first_at: dict[Way, int] = {}
+    for i, (_, way) in enumerate(_with_ways(nodes)):
+        first_at.setdefault(way, i)
     whole = _whole_ways(state, first_at)
-    nodes = tuple([node if whole[way] == way else _standing_at(node, whole[way]) for node, way in _with_ways(nodes)])
-    return [ev.NodesAdded(nodes)] if nodes else []
+    return tuple([node if whole[way] == way else _standing_at(node, whole[way]) for node, way in _with_ways(nodes)])
 
 
 Way = tuple[str, ...]

@@ -209,15 +209,17 @@ def _with_bounded(
 
 
 def resize_text(before: Sequence[TaskGroup], after: Sequence[TaskGroup], evidence: str) -> str:
-    """The change in words: "request cut from 4 CPU to 1 CPU: p95 800m x 1.15"."""
-    changes = []
-    for was, now in zip(before, after, strict=True):
+    """The change in words: "request cut from 4 CPU to 1 CPU: p95 800m x 1.15". Groups that were divided, or are one
+    again, are only counted."""
+    alike = len(before) == len(after)
+    changes = [] if alike else [f"{len(before)} task groups became {len(after)}"]
+    for was, now in zip(before, after, strict=True) if alike else ():
         for i, (old, new) in enumerate(zip(was.request.vector(), now.request.vector(), strict=True)):
             if old != new:
                 name = f"{now.name}: " if len(after) > 1 else ""
                 how = "cut" if new < old else "raised"
                 changes.append(f"{name}request {how} from {quantity(i, old)} to {quantity(i, new)}")
-    return ", ".join(changes) + (f": {evidence}" if evidence else "")
+    return ": ".join(part for part in (", ".join(changes), evidence) if part)
 
 
 def move_to_queue(state: State, command: cmd.MoveToQueue) -> Checked:

@@ -14,7 +14,7 @@ qualifies: a function of the state alone, not of its history. So a restart, a fo
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -332,6 +332,42 @@ class Capacity(NodeTable):
         self.note_gains(sorted(rows))
         if self.domain_room is not None:
             self.domain_room.touched += sorted(rows)
+
+    def can_move(self, node: int, pool: int) -> bool:
+        """True if the node, with all that is on it, may be one of the pool: it has as many devices, none of them cut
+        into instances, and the pool's machines have room for what is used."""
+        old, new = self.pools[self.pool[node]], self.pools[pool]
+        base, devices = self.device_base[node], self.device_count(node)
+        if new.capacity.gpu_milli != old.capacity.gpu_milli:
+            return False
+        if any(layout != NOT_CUT for layout in self.device_layout[base : base + devices]):
+            return False
+        free = self.free_cpu[node], self.free_memory[node], self.free_disk[node]
+        return all(left + more >= 0 for left, more in zip(free, _growth(old, new), strict=True))
+
+    def move(self, nodes: Sequence[NodeSpec]) -> None:
+        """Give nodes that are there other pools and places, and what `relabel` gives them. What is on them stays:
+        `can_move` is true of each. Asks for a new look at what waits."""
+        rows = {self.row_of[node.id]: node for node in nodes}
+        self._reindex(set(rows), lambda: self._resettle(rows))
+        if self.split and len(self.partitions) > MAX_PARTITIONS:
+            self._divide_anew()
+        self.domain_room = None
+        self.note_gains(sorted(rows))
+
+    def _resettle(self, nodes: dict[int, NodeSpec]) -> None:
+        for row, node in nodes.items():
+            old = self.pool[row]
+            self._count(old, -1)
+            self.move_facts(row, node)
+            self._count(self.pool[row])
+            cpu, memory, disk = _growth(self.pools[old], self.pools[self.pool[row]])
+            self.free_cpu[row] += cpu
+            self.free_memory[row] += memory
+            self.free_disk[row] += disk
+        partitions = dict(self.change_facts(node) for node in nodes.values())
+        self.indexes += [PoolIndex(partition.pool) for partition in self.partitions[len(self.indexes) :]]
+        self._repartition(partitions)
 
     def _repartition(self, partitions: dict[int, int]) -> None:
         for row, partition in partitions.items():
@@ -699,3 +735,11 @@ class Capacity(NodeTable):
         key = self._key(node)
         if key != old:
             self._move(node, index, old, key)
+
+
+def _growth(old: PoolSpec, new: PoolSpec) -> tuple[int, int, int]:
+    """CPU, memory and disk that a machine of the new pool offers beyond one of the old."""
+    before, after = old.offered, new.offered
+    return (
+        after.cpu_milli - before.cpu_milli, after.memory_mib - before.memory_mib, after.disk_mib - before.disk_mib,
+    )  # fmt: skip

@@ -166,16 +166,11 @@ class NodeTable(Table):
         self.row_of[node.id] = row
         self.node_ids.append(node.id)
         self.pool.append(pool)
-        self.pool_nodes[pool] += 1
         self.state.append(NodeState.READY)
         self.booking.append(OPEN)
         for level in PLACES:
             getattr(self, level).append(self.places.add(getattr(node, level)))
-        if self._ways is not None:
-            way = self._way(row)
-            if way not in self._ways and self._parents is not None:
-                self._note_parents(self._parents, way)
-            self._ways[way] = self._ways.get(way, 0) + 1
+        self._enter_place(row)
         spec = self.pools[pool]
         self.labels.append(self._label_set(spec.labels | node.labels))
         self.taints.append(self._taint_set(spec.taints + node.taints))
@@ -192,13 +187,33 @@ class NodeTable(Table):
         self.partition_nodes[self.partition[row]] -= 1
         return row, self._partition(row)
 
+    def move_facts(self, row: int, node: NodeSpec) -> None:
+        """Give a node that is there the pool and the places of the spec; `change_facts` of it is to follow."""
+        self._leave_place(row)
+        self.pool[row] = self.pool_of[node.pool]
+        for level in PLACES:
+            getattr(self, level)[row] = self.places.add(getattr(node, level))
+        self._enter_place(row)
+
     def forget_facts(self, node: int) -> None:
         """The node is removed: it counts nowhere any more."""
         del self.row_of[self.node_ids[node]]
-        self.pool_nodes[self.pool[node]] -= 1
         self.partition_nodes[self.partition[node]] -= 1
+        self._leave_place(node)
+
+    def _enter_place(self, row: int) -> None:
+        """Count it in its pool and its places."""
+        self.pool_nodes[self.pool[row]] += 1
         if self._ways is not None:
-            way = self._way(node)
+            way = self._way(row)
+            if way not in self._ways and self._parents is not None:
+                self._note_parents(self._parents, way)
+            self._ways[way] = self._ways.get(way, 0) + 1
+
+    def _leave_place(self, row: int) -> None:
+        self.pool_nodes[self.pool[row]] -= 1
+        if self._ways is not None:
+            way = self._way(row)
             self._ways[way] -= 1
             if not self._ways[way]:
                 del self._ways[way]

@@ -12,19 +12,19 @@ from __future__ import annotations
 
 import secrets
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from itertools import pairwise
 
 import msgspec
 
 from engine.admission import definitions as df
 from engine.admission.definitions import Checked, check_queues
-from engine.admission.submissions import check_submission
+from engine.admission.submissions import check_submission, is_usual
 from engine.capacity.devices import closest
 from engine.command_checks import check
 from engine.external.kubernetes.job_manifests import check_job as check_kueue_job
 from engine.external.slurm.job_requests import check as check_slurm_job
-from engine.external.task_bindings import bindings, held_tasks, loads_event, shown_tasks
+from engine.external.task_bindings import NodeRoom, bindings, held_tasks, loads_event, shown_tasks
 from engine.model import commands as cmd
 from engine.model import events as ev
 from engine.model import external_cells as seen
@@ -50,6 +50,8 @@ from engine.state import workloads as wl
 from engine.state.cell_state import State, members
 from engine.state.external_cell import answered_by
 
+MIN_AT_ONCE = 8
+"""New workloads that are told together: fewer are quicker one by one."""
 MAX_LEFT_OUT = 1000
 """Lines that one command names."""
 _STANDING = {
@@ -89,11 +91,11 @@ class ObservationFold:
             if isinstance(group[0], seen.NodeLoadSeen):
                 yield from self._loads([each for each in group if isinstance(each, seen.NodeLoadSeen)])
                 continue
+            if isinstance(group[0], seen.WorkloadSeen):
+                yield from self._workloads([each for each in group if isinstance(each, seen.WorkloadSeen)])
+                continue
             for each in group:
-                try:
-                    yield from self._one(each)
-                except MusterError as error:
-                    self.note(str(error))
+                yield from self._noting(self._one(each))
         yield from self._said()
         if self._draws:
             yield ev.CapsTold(None, array("i", self._draws).tobytes(), tuple(self._draws.values()))
@@ -102,10 +104,15 @@ class ObservationFold:
         if len(self.left_out) < MAX_LEFT_OUT:
             self.left_out.append(line)
 
+    def _noting(self, events: Iterator[ev.AnyEvent]) -> Iterator[ev.AnyEvent]:
+        """These up to the first error, which is named."""
+        try:
+            yield from events
+        except MusterError as error:
+            self.note(str(error))
+
     def _one(self, each: seen.AnySeen) -> Iterator[ev.AnyEvent]:
         match each:
-            case seen.WorkloadSeen():
-                yield from self._workload(each)
             case seen.WorkloadGone(id=name):
                 yield from self._workload_gone(name)
             case seen.PoolSeen(pool=pool):
@@ -146,20 +153,27 @@ class ObservationFold:
             )
 
     def _nodes(self, group: list[seen.NodeSeen]) -> Iterator[ev.AnyEvent]:
-        """Many at once: new ones are one event. A node of another pool, or in another place, is another node."""
+        """Many at once: new ones are one event. A node that went to another pool or place is another node only where
+        its machine cannot be the same."""
         capacity = self._state.capacity
         new: list[NodeSpec] = []
+        moved: dict[int, NodeSpec] = {}
         relabelled: list[NodeSpec] = []
         for each in group:
             node = each.node
             row = capacity.row_of.get(node.id)
             if row is not None and not self._is_same(row, node):
+                pool = capacity.pool_of.get(node.pool)
+                if pool is not None and capacity.can_move(row, pool):
+                    moved[row] = node
+                    continue
                 yield from self._node_gone(node.id)
                 row = None
             if row is None:
                 new.append(node)
             elif not self._is_labelled(row, node):
                 relabelled.append(node)
+        new += yield from self._moved_nodes([node for node in moved.values() if self._is_sound(node)])
         yield from self._relabelled(relabelled)
         yield from self._added(new)
         for standing, state in _STANDING.items():
@@ -199,6 +213,19 @@ class ObservationFold:
             for node in new if len(new) > 1 else ():
                 yield from self._added([node])
 
+    def _moved_nodes(self, nodes: list[NodeSpec]) -> Generator[ev.AnyEvent, None, list[NodeSpec]]:
+        """Return those that are to be added anew, because their old places contradict the new ones."""
+        if not nodes:
+            return []
+        self.changed |= dict.fromkeys(node.id for node in nodes)
+        try:
+            yield df.move_nodes(self._state, tuple(nodes))
+            return []
+        except SpecError:
+            for node in nodes:
+                yield from self._node_gone(node.id)
+            return nodes
+
     def _relabelled(self, nodes: list[NodeSpec]) -> Iterator[ev.AnyEvent]:
         sound = [node for node in nodes if self._is_sound(node)]
         if sound:
@@ -206,7 +233,7 @@ class ObservationFold:
             yield ev.NodesRelabelled(tuple(sound))
 
     def _is_sound(self, node: NodeSpec) -> bool:
-        """A node that is not is named, and keeps the labels and taints that it has."""
+        """A node that is not is named, and stays as it is."""
         try:
             check_node(node, f"node '{node.id[:64]}'")
         except MusterError as error:
@@ -282,6 +309,80 @@ class ObservationFold:
 
     # -- work ---------------------------------------------------------------------------------------------------------
 
+    def _workloads(self, group: list[seen.WorkloadSeen]) -> Iterator[ev.AnyEvent]:
+        """Many that are new are few events. Those of them that are on nodes come last: others may leave room there."""
+        new = {each.spec.id: each for each in group if self._is_plain(each)}
+        if len(new) < MIN_AT_ONCE:
+            new = {}
+        sound = [each for each in new.values() if self._is_taken(each.spec)]
+        yield from self._submitted(sound)
+        for each in group:
+            if each.spec.id not in new or each.phase == "queued":
+                yield from self._noting(self._workload(each))
+        yield from self._begun([each for each in sound if each.phase != "queued"])
+
+    def _is_plain(self, each: seen.WorkloadSeen) -> bool:
+        """True if it is new, and all that events of many can tell."""
+        known = each.spec.id in self._state.workloads.row_of
+        return not known and each.phase in ("queued", *_HOLDS) and is_usual(each.spec) and not each.spec.elastic
+
+    def _is_taken(self, spec: WorkloadSpec) -> bool:
+        try:
+            self._check(spec)
+        except MusterError as error:
+            self.note(str(error))
+            return False
+        return True
+
+    def _submitted(self, new: list[seen.WorkloadSeen]) -> Iterator[ev.AnyEvent]:
+        if not new:
+            return
+        first = len(self._state.workloads.ids)
+        self.changed |= dict.fromkeys(each.spec.id for each in new)
+        yield ev.SubmittedMany(tuple(each.spec for each in new))
+        # What runs was seen late: until it is placed it is as if it had come so long ago as it has waited.
+        since = {row: self._since(each) if each.phase == "queued" else self._now_ms - self._waited(each)
+                 for row, each in enumerate(new, first)}  # fmt: skip
+        yield from self._dated(wl.SUBMITTED, {row: at for row, at in since.items() if at != self._now_ms})
+
+    def _since(self, each: seen.WorkloadSeen) -> int:
+        return min(each.submitted_ms or self._now_ms, self._now_ms)
+
+    def _waited(self, each: seen.WorkloadSeen) -> int:
+        return min(max((each.started_ms or self._now_ms) - self._since(each), 0), self._now_ms)
+
+    def _dated(self, what: int, times: dict[int, int]) -> Iterator[ev.AnyEvent]:
+        if times:
+            yield ev.DatedMany(array("i", times).tobytes(), what, array("q", times.values()).tobytes())
+
+    def _begun(self, new: list[seen.WorkloadSeen]) -> Iterator[ev.AnyEvent]:
+        """Those that were submitted just now are on nodes, and may run."""
+        w = self._state.workloads
+        rows = {w.row_of[each.spec.id]: each for each in new}
+        together = all(each.holds and each.holds[0].group for each in new)
+        rooms: dict[int, NodeRoom] | None = {} if together else None
+        placed: dict[int, tuple[ev.GroupPlacement, ...]] = {}
+        for row, each in rows.items():
+            try:
+                groups, placements = self._claims(row, each, rooms)
+            except MusterError as error:
+                self.note(str(error))
+                continue
+            yield from self._asked(row, groups)
+            placed[row] = placements
+            if not together:
+                yield ev.Placed(row, placements)
+        if together and placed:
+            yield ev.PlacedGangs(array("i", placed).tobytes(), tuple(placed.values()))
+        for row in placed:
+            yield from self._told_beside(row, rows[row])
+        yield from self._dated(wl.SUBMITTED, {row: self._since(each) for row, each in rows.items()})
+        runs = {row: each.started_ms for row, each in rows.items()
+                if each.phase == "running" and w.state[row] == WorkloadState.PLACED}  # fmt: skip
+        if runs:
+            yield ev.StartedMany(array("i", runs).tobytes())
+        yield from self._dated(wl.RUNNING, {row: min(at, self._now_ms) for row, at in runs.items() if at})
+
     def _workload(self, each: seen.WorkloadSeen) -> Iterator[ev.AnyEvent]:
         spec, w = each.spec, self._state.workloads
         if spec.array is not None:
@@ -307,6 +408,11 @@ class ObservationFold:
         if len(reserves) < len(self._state.held_quota.of.get(row, ())):
             yield ev.QuotaHeld(row, reserves)
         yield from self._towards(row, each)
+        yield from self._told_beside(row, each)
+
+    def _told_beside(self, row: int, each: seen.WorkloadSeen) -> Iterator[ev.AnyEvent]:
+        """What it holds without nodes, and what is told of it with others."""
+        w, reserves = self._state.workloads, _shares(each)
         if self._state.held_quota.of.get(row, ()) != reserves:
             yield ev.QuotaHeld(row, reserves)
         if self._state.outside.word_of(row) != each.word:
@@ -435,12 +541,9 @@ class ObservationFold:
         if state.is_bound(row):
             yield from self._moved(row, each)
         else:
-            if not each.holds:
-                raise SpecError(f"workload '{each.spec.id}'", "runs, but it is not known where", "")
-            yield from self._queued(row)
             groups, placements = self._claims(row, each)
-            if groups != w.class_at(row).groups:
-                yield ev.Reclassed(row, groups, "as it was given")
+            yield from self._queued(row)
+            yield from self._asked(row, groups)
             waited = max((each.started_ms or self._now_ms) - w.since[row], 0)
             if self._now_ms - w.since[row] != waited:
                 # It started before it was seen to: its wait was over then.
@@ -455,6 +558,10 @@ class ObservationFold:
             if each.started_ms:
                 yield ev.Dated(row, wl.RUNNING, min(each.started_ms, self._now_ms))
 
+    def _asked(self, row: int, groups: tuple[TaskGroup, ...]) -> Iterator[ev.AnyEvent]:
+        if groups != self._state.workloads.class_at(row).groups:
+            yield ev.Reclassed(row, groups, "as it was given")
+
     def _moved(self, row: int, each: seen.WorkloadSeen) -> Iterator[ev.AnyEvent]:
         """Yield the change of tasks that come, end and move while their workload goes on."""
         if not any(held.group for held in each.holds):
@@ -465,11 +572,15 @@ class ObservationFold:
                 self.changed[each.spec.id] = None
                 yield ev.Rebound(row, *found)
 
-    def _claims(self, row: int, each: seen.WorkloadSeen) -> tuple[tuple[TaskGroup, ...], tuple[ev.GroupPlacement, ...]]:
+    def _claims(
+        self, row: int, each: seen.WorkloadSeen, rooms: dict[int, NodeRoom] | None = None
+    ) -> tuple[tuple[TaskGroup, ...], tuple[ev.GroupPlacement, ...]]:
         """Return the workload's holdings as task groups of equal shares with their placements, and no more than there
-        is."""
+        is: of the rooms, where these are given. Raises SpecError where nobody knows the nodes."""
+        if not each.holds:
+            raise SpecError(f"workload '{each.spec.id}'", "runs, but it is not known where", "")
         if any(held.group for held in each.holds):
-            found = bindings(self._state, row, each.spec.groups, each.holds, self.note)
+            found = bindings(self._state, row, each.spec.groups, each.holds, self.note, rooms)
             if found is None:
                 raise SpecError(f"workload '{each.spec.id}'", "runs on nodes that are not known", "")
             return found

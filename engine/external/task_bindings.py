@@ -26,45 +26,53 @@ Bound = tuple[tuple[TaskGroup, ...], tuple[ev.GroupPlacement, ...]]
 class NodeRoom:
     """What is free on one node for the tasks of one workload, its own given back."""
 
+    __slots__ = ("cpu", "devices", "disk", "memory", "whole")
+
     def __init__(self, state: State, node: int) -> None:
         capacity = state.capacity
-        self.cpu, self.memory, _, self.disk = capacity.free_vector(node)
-        self.devices = list(capacity.devices(node))
+        self.cpu, self.memory, self.disk = capacity.free_cpu[node], capacity.free_memory[node], capacity.free_disk[node]
+        self.whole = capacity.whole[node]
+        """Bit mask of the devices that are free."""
+        self.devices = capacity.devices(node)
 
     def give_back(self, request: Resources, count: int, devices: int) -> None:
         self.cpu += request.cpu_milli * count
         self.memory += request.memory_mib * count
         self.disk += request.disk_mib * count
         part = request.gpu_milli % 1000
-        for device in range(len(self.devices)):
-            if devices >> device & 1:
-                self.devices[device] += part * count if part else 1000
+        self._shift(devices, part * count if part else 1000)
 
     def take(self, request: Resources) -> tuple[Resources, int]:
         """(as much of the request as there is room for, the devices)"""
-        part = request.gpu_milli % 1000
-        mask = self._share(part) if part else self._devices(request.gpu_milli // 1000)
-        cut = Resources(
-            cpu_milli=min(request.cpu_milli, max(self.cpu, 0)),
-            memory_mib=min(request.memory_mib, max(self.memory, 0)),
-            gpu_milli=(part if mask else 0) if part else mask.bit_count() * 1000,
-            disk_mib=min(request.disk_mib, max(self.disk, 0)),
-        )
+        part, count = request.gpu_milli % 1000, request.gpu_milli // 1000
+        mask = self._share(part) if part else closest(self.whole, min(count, self.whole.bit_count()), 0)
+        cut = request
+        if (
+            request.cpu_milli > self.cpu
+            or request.memory_mib > self.memory
+            or request.disk_mib > self.disk
+            or (part != request.gpu_milli or not mask if part else mask.bit_count() < count)
+        ):
+            cut = Resources(
+                cpu_milli=min(request.cpu_milli, max(self.cpu, 0)),
+                memory_mib=min(request.memory_mib, max(self.memory, 0)),
+                gpu_milli=(part if mask else 0) if part else mask.bit_count() * 1000,
+                disk_mib=min(request.disk_mib, max(self.disk, 0)),
+            )
         self.cpu -= cut.cpu_milli
         self.memory -= cut.memory_mib
         self.disk -= cut.disk_mib
-        for device in range(len(self.devices)):
-            if mask >> device & 1:
-                self.devices[device] -= part or 1000
+        self._shift(mask, -part or -1000)
         return cut, mask
 
-    def _devices(self, count: int) -> int:
-        """So many that are free, or all that are."""
-        whole = 0
-        for device, free in enumerate(self.devices):
-            if free == 1000:
-                whole |= 1 << device
-        return closest(whole, min(count, whole.bit_count()), 0)
+    def _shift(self, devices: int, more: int) -> None:
+        """So much of each of these devices is free, more than before."""
+        while devices:
+            low = devices & -devices
+            devices ^= low
+            device = low.bit_length() - 1
+            free = self.devices[device] = self.devices[device] + more
+            self.whole = self.whole | low if free == 1000 else self.whole & ~low
 
     def _share(self, part: int) -> int:
         """The fullest device that still has room for the part."""
@@ -98,12 +106,18 @@ def shown_tasks(holds: Iterable[Holding]) -> dict[TaskPlace, int]:
 
 
 def bindings(
-    state: State, row: int, asks: tuple[TaskGroup, ...], holds: Iterable[Holding], note: Callable[[str], None]
+    state: State,
+    row: int,
+    asks: tuple[TaskGroup, ...],
+    holds: Iterable[Holding],
+    note: Callable[[str], None],
+    rooms: dict[int, NodeRoom] | None = None,
 ) -> Bound | None:
     """The workload's groups and the places of their tasks, all of them; None where no node is known. A group that is
-    there whole is as it was asked for; of another only the tasks that are there are in it."""
+    there whole is as it was asked for; of another only the tasks that are there are in it. `rooms`: what those that
+    are placed together with it leave, by node."""
     name = state.workloads.ids[row]
-    rooms = _rooms(state, row)
+    rooms = _rooms(state, row) if rooms is None else rooms
     by_cut: dict[tuple[str, Resources], list[tuple[int, int]]] = {}
     for held in holds:
         node = state.capacity.row_of.get(held.node)
@@ -113,7 +127,7 @@ def bindings(
         room = rooms.get(node) or rooms.setdefault(node, NodeRoom(state, node))
         for _ in range(held.count):
             cut, mask = room.take(held.resources)
-            if cut != held.resources:
+            if cut is not held.resources:
                 _note_cut(note, name, held, cut)
             if any(cut.vector()):
                 by_cut.setdefault((held.group, cut), []).append((node, mask))
@@ -157,7 +171,7 @@ def _grouped(asks: tuple[TaskGroup, ...], by_cut: dict[tuple[str, Resources], li
 def _placement(cut: Resources, places: list[tuple[int, int]]) -> ev.GroupPlacement:
     """Tasks on the same node are one entry, but for parts of a device."""
     entries: list[tuple[int, int, int]] = []
-    if cut.gpu_milli % 1000:
+    if cut.gpu_milli % 1000 or len({node for node, _ in places}) == len(places):
         entries = sorted((node, 1, mask) for node, mask in places)
     else:
         on: dict[int, tuple[int, int]] = {}

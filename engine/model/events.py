@@ -467,6 +467,20 @@ class Dated(Event, frozen=True, array_like=True, gc=False, tag=82):
     """Time of the change, not after the clock."""
 
 
+class DatedMany(Event, frozen=True, array_like=True, gc=False, tag=104):
+    """`Dated` of each of these, one after the other."""
+
+    rows: bytes
+    """int32 workload rows."""
+    what: int
+    at_ms: bytes
+    """int64, one for each."""
+
+    @property
+    def versions(self) -> int:
+        return len(self.rows) // 4
+
+
 class Parked(Event, frozen=True, array_like=True, gc=False, tag=83):
     """A workload that waits may not start before that time, as another scheduler says."""
 
@@ -521,6 +535,13 @@ class CapsTold(Event, frozen=True, array_like=True, gc=False, tag=88):
 class NodesRelabelled(Event, frozen=True, array_like=True, gc=False, tag=103):
     """Nodes that are there have these labels and taints from now on, besides those of their pools. What runs there
     goes on."""
+
+    nodes: tuple[NodeSpec, ...]
+
+
+class NodesMoved(Event, frozen=True, array_like=True, gc=False, tag=106):
+    """Nodes that are there are of these pools and in these places from now on, with these labels and taints. They have
+    as many devices as before, and room for what runs there, which goes on."""
 
     nodes: tuple[NodeSpec, ...]
 
@@ -681,6 +702,22 @@ class PlacedMany(Event, frozen=True, array_like=True, gc=False, tag=41):
         return len(self.rows) // 4
 
 
+class PlacedGangs(Event, frozen=True, array_like=True, gc=False, tag=105):
+    """`Placed` of each of these, one after the other."""
+
+    rows: bytes
+    """int32 workload rows."""
+    groups: tuple[tuple[GroupPlacement, ...], ...]
+    """Of each workload."""
+
+    @property
+    def versions(self) -> int:
+        return len(self.groups)
+
+    def singles(self) -> list[Placed]:
+        return [Placed(row, groups) for row, groups in zip(memoryview(self.rows).cast("i"), self.groups, strict=True)]
+
+
 class StartedMany(Event, frozen=True, array_like=True, gc=False, tag=42):
     """None of them has others that wait for it, and none is elastic."""
 
@@ -765,9 +802,11 @@ AnyEvent = (
     | Reclassed
     | MovedToQueue
     | Dated
+    | DatedMany
     | Parked
     | Vanished
     | NodesRelabelled
+    | NodesMoved
     | NodeLoadsTold
     | Rebound
     | QuotaHeld
@@ -788,6 +827,7 @@ AnyEvent = (
     | ClockHeld
     | SubmittedMany
     | PlacedMany
+    | PlacedGangs
     | StartedMany
     | FinishedMany
 )

@@ -178,6 +178,10 @@ class DifferenceFold:
         self._placed_rows.frombytes(event.rows)
         self._placed_nodes.frombytes(event.nodes)
 
+    def _gangs_bound(self, event: ev.PlacedGangs) -> None:
+        for gang in event.singles():
+            self._bound(gang)
+
     def _nodes_changed(self, event: ev.NodesChanged) -> None:
         for node in memoryview(event.nodes).cast("i"):
             before, self._node_states[node] = NodeState(self._node_states[node]), event.state
@@ -412,9 +416,13 @@ _NOTED: dict[type[Any], Callable[[DifferenceFold, Any], None]] = {
     ev.Grown: DifferenceFold._bound,
     ev.Swapped: DifferenceFold._bound,
     ev.PlacedMany: DifferenceFold._bound_many,
+    ev.PlacedGangs: DifferenceFold._gangs_bound,
     ev.NodesChanged: DifferenceFold._nodes_changed,
     ev.NodesAdded: DifferenceFold._nodes_added,
     ev.NodesGranted: DifferenceFold._nodes_added,
+    ev.NodesMoved: lambda fold, event: fold._sized(
+        [fold._state.capacity.row_of[node.id] for node in event.nodes], OWNER
+    ),
     ev.Interrupted: DifferenceFold._interrupted,
     ev.Audited: DifferenceFold._audited,
     ev.QueueAdded: lambda fold, event: fold._rule("queue", event.queue.name),

@@ -181,6 +181,7 @@ _TABLE: dict[type[Any], Callable[[State, Any], Words]] = {
     ev.NodesChanged: lambda state, e: (NodeState(e.state).label, *_first_node(state, e.nodes)),
     ev.NodesAdded: lambda state, e: ("nodes added", e.nodes[0].id, f"{len(e.nodes)} in all"),
     ev.NodesRelabelled: lambda state, e: ("relabelled", e.nodes[0].id, f"{len(e.nodes)} in all"),
+    ev.NodesMoved: lambda state, e: ("moved", e.nodes[0].id, f"{len(e.nodes)} in all, to pool {e.nodes[0].pool} first"),
     ev.NodesNoted: _noted,
     ev.RepairStarted: lambda state, e: ("repair begun", *_first_node(state, e.nodes)),
     ev.Watched: lambda state, e: ("watched" if e.watching else "not watched", *_first_node(state, e.nodes)),
@@ -287,7 +288,7 @@ class Recent:
         if isinstance(event, ev.Placed):
             self._note_start(event.row)
             self._count(state.now_ms, 1, 1)
-        elif isinstance(event, ev.PlacedMany):
+        elif isinstance(event, ev.PlacedMany | ev.PlacedGangs):
             self._note_starts(np.frombuffer(event.rows, np.int32))
             self._count(state.now_ms, 1, event.versions)
         elif isinstance(event, ev.Finished):
@@ -362,6 +363,12 @@ def _singles(version: int, at_ms: int, event: ev.AnyEvent) -> list[Single]:
         return [(first + i, at_ms, ev.Submitted(spec)) for i, spec in enumerate(event.workloads)]
     if isinstance(event, ev.StartedMany):
         return [(first + i, at_ms, ev.Started(row)) for i, row in enumerate(memoryview(event.rows).cast("i"))]
+    if isinstance(event, ev.PlacedGangs):
+        return [(first + i, at_ms, gang) for i, gang in enumerate(event.singles())]
+    if isinstance(event, ev.DatedMany):
+        rows, times = memoryview(event.rows).cast("i"), memoryview(event.at_ms).cast("q")
+        dates = zip(rows, times, strict=True)
+        return [(first + i, at_ms, ev.Dated(row, event.what, to)) for i, (row, to) in enumerate(dates)]
     if isinstance(event, ev.PlacedMany):
         rows, nodes = memoryview(event.rows).cast("i"), memoryview(event.nodes).cast("i")
         placements = ((row, (ev.GroupPlacement(nodes[i : i + 1].tobytes(), ONE),)) for i, row in enumerate(rows))

@@ -72,9 +72,14 @@ class Allocations(Table):
             self.previous_on_node[row] = NONE
         else:
             row = len(self.node)
-            values = (workload, group, node, count, devices, following, head, NONE)
-            for column, value in zip(self.row_columns(), values, strict=True):
-                column.append(value)
+            self.workload.append(workload)
+            self.group.append(group)
+            self.node.append(node)
+            self.count.append(count)
+            self.devices.append(devices)
+            self.next_of_workload.append(following)
+            self.next_on_node.append(head)
+            self.previous_on_node.append(NONE)
         if head != NONE:
             self.previous_on_node[head] = row
         self.first_on_node[node] = row
@@ -203,8 +208,9 @@ def shift_many(capacity: Capacity, shape: Shape, nodes: Rows, counts: Rows, devi
         _move_many(c, c.index_at(int(nodes[here][0])), shape, nodes[here], counts[here], keys[here])
 
 
-def give_back_many(capacity: Capacity, shapes: Sequence[Shape], nodes: Rows, counts: Rows, devices: Rows) -> None:
-    """Give back `counts[i]` tasks of `shapes[i]` on `nodes[i]` and those devices. Nodes may come more than once."""
+def shift_each(capacity: Capacity, shapes: Sequence[Shape], nodes: Rows, counts: Rows, devices: Rows) -> None:
+    """Give back `counts[i]` tasks of `shapes[i]` on `nodes[i]` and those devices, or take them where the counts are
+    negative: all of them are, or none. Nodes may come more than once."""
     c = capacity
     if len(nodes) < LEAST:
         for node, shape, count, mask in zip(nodes.tolist(), shapes, counts.tolist(), devices.tolist(), strict=True):
@@ -224,22 +230,23 @@ def give_back_many(capacity: Capacity, shapes: Sequence[Shape], nodes: Rows, cou
     for column, gain in zip((c.free_cpu, c.free_memory, c.free_disk), gains.T, strict=False):
         np.add.at(view(column), nodes, gain)
     if devices.any():
-        _free_devices(c, nodes, devices)
+        _shift_devices_of_each(c, nodes, devices, free=bool(counts[0] > 0))
     if c.domain_room is not None:
         c.domain_room.touched += nodes.tolist()
     _count_in(c, nodes, gains)
 
 
-def _free_devices(capacity: Capacity, nodes: Rows, devices: Rows) -> None:
-    """Whole devices become free, on nodes that may come more than once."""
+def _shift_devices_of_each(capacity: Capacity, nodes: Rows, devices: Rows, *, free: bool) -> None:
+    """Whole devices become free, or are taken, on nodes that may come more than once."""
     np.bitwise_xor.at(view(capacity.whole), nodes, devices)
     bits = np.arange(int(devices.max()).bit_length())
     at = view(capacity.device_base)[nodes][:, None] + bits
-    view(capacity.device_free)[at[(devices[:, None] >> bits & 1) > 0]] = DEVICE
+    view(capacity.device_free)[at[(devices[:, None] >> bits & 1) > 0]] = DEVICE if free else 0
 
 
 def _count_in(capacity: Capacity, nodes: Rows, gains: Rows) -> None:
-    """Count (CPU, memory, disk, devices) that nodes have gained in for the indexes they are in, and move each once."""
+    """Count (CPU, memory, disk, devices) that nodes have gained, or lost where they are negative, in for the indexes
+    they are in, and move each once."""
     c = capacity
     keys = view(c.key)[nodes]
     indexed = keys != NOWHERE

@@ -365,7 +365,7 @@ class State(Table):
         """Bind tasks whose capacity the placement that led here has taken already."""
         self.version += event.versions
         if isinstance(event, ev.Placed):
-            self._placed(event, claimed=True)
+            self.place(event, claimed=True)
         elif isinstance(event, ev.PlacedMany):
             work_changes.placed(self, event, claimed=True)
         else:
@@ -472,9 +472,10 @@ class State(Table):
             fold_nodes.drop_clearing(self, clearing)
 
     def _placed_in_replay(self, event: ev.Placed) -> None:
-        self._placed(event, claimed=False)
+        self.place(event, claimed=False)
 
-    def _placed(self, event: ev.Placed, *, claimed: bool) -> None:
+    def place(self, event: ev.Placed, *, claimed: bool) -> None:
+        """`claimed`: its nodes' capacity is taken already."""
         row = event.row
         w = self.workloads
         self.pending.discard(self.pending_key(row), row)
@@ -834,6 +835,7 @@ _APPLY: dict[type[Any], Callable[[State, Any], None]] = {
     ev.MovedToQueue: work_changes.moved,
     ev.Exited: State._exited,
     ev.Dated: external_cell.dated,
+    ev.DatedMany: external_cell.dated_many,
     ev.Parked: external_cell.parked,
     ev.Vanished: external_cell.vanished,
     ev.OutsideSaid: external_cell.outside_said,
@@ -842,6 +844,7 @@ _APPLY: dict[type[Any], Callable[[State, Any], None]] = {
     ev.RunsTold: external_cell.runs_told,
     ev.CapsTold: external_cell.caps_told,
     ev.NodesRelabelled: mirrored_cell.nodes_relabelled,
+    ev.NodesMoved: mirrored_cell.nodes_moved,
     ev.NodeLoadsTold: mirrored_cell.node_loads_told,
     ev.Rebound: mirrored_cell.rebound,
     ev.QuotaHeld: mirrored_cell.quota_held,
@@ -856,6 +859,7 @@ _APPLY: dict[type[Any], Callable[[State, Any], None]] = {
     ev.ClockHeld: timers.clock_held,
     ev.SubmittedMany: work_changes.submitted,
     ev.PlacedMany: lambda state, event: work_changes.placed(state, event, claimed=False),
+    ev.PlacedGangs: work_changes.gangs_placed,
     ev.StartedMany: work_changes.started,
     ev.FinishedMany: work_changes.finished,
 }

@@ -207,26 +207,34 @@ _ENDS = (wl.FINISHED, wl.FAILED, wl.CANCELLED, wl.VANISHED)
 
 
 def dated(state: State, event: ev.Dated) -> None:
-    row, at_ms = event.row, min(event.at_ms, state.now_ms)
+    _date(state, event.row, event.what, min(event.at_ms, state.now_ms))
+
+
+def dated_many(state: State, event: ev.DatedMany) -> None:
+    for row, at_ms in zip(array("i", event.rows), array("q", event.at_ms), strict=True):
+        _date(state, row, event.what, min(at_ms, state.now_ms))
+
+
+def _date(state: State, row: int, what: int, at_ms: int) -> None:
     w = state.workloads
-    if event.what == wl.SUBMITTED:
+    if what == wl.SUBMITTED:
         w.submitted[row] = at_ms
         if w.state[row] in (WorkloadState.QUEUED, WorkloadState.HELD, WorkloadState.WAITING):
             w.since[row] = at_ms
-    elif event.what == wl.RUNNING:
+    elif what == wl.RUNNING:
         w.started[row] = at_ms
         if w.state[row] == WorkloadState.RUNNING:
             w.rated[row] = w.since[row] = at_ms
             state.ends.add(w.expected_end(row, state.now_ms), row)
             state.timers.watch(state, row)
-    elif event.what in _ENDS and WorkloadState(w.state[row]).terminal:
+    elif what in _ENDS and WorkloadState(w.state[row]).terminal:
         w.ended[row] = w.since[row] = at_ms
-        if event.what == wl.FINISHED and w.started[row] >= 0 and not w.kept[row]:
+        if what == wl.FINISHED and w.started[row] >= 0 and not w.kept[row]:
             # It may have been seen for a moment only, or not at all.
             w.done[row] = max(at_ms - w.started[row], 1)
             w.note_finished(row)
     entry = w.history[row]
-    while entry != NONE and w.history_what[entry] != event.what:
+    while entry != NONE and w.history_what[entry] != what:
         entry = w.history_previous[entry]
     if entry != NONE:
         w.history_at[entry] = at_ms

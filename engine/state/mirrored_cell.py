@@ -1,5 +1,5 @@
-"""State of a cell of Kubernetes: nodes that get other labels and taints, load of no queue on nodes, quota held without
-nodes, and tasks that come, end and move while their workload goes on.
+"""State of a cell of Kubernetes: nodes that get other labels and taints or go to another pool or place, load of no
+queue on nodes, quota held without nodes, and tasks that come, end and move while their workload goes on.
 
 A pod that no queue knows takes room on its node and belongs to nobody: `NodeLoads`. Kueue charges a queue when it
 admits a workload, before the scheduler has put its pods on nodes: `HeldQuota`. In a fork that decides by itself such a
@@ -91,6 +91,28 @@ def quota_held(state: State, event: ev.QuotaHeld) -> None:
 def nodes_relabelled(state: State, event: ev.NodesRelabelled) -> None:
     state.rules += 1
     state.capacity.relabel(event.nodes)
+
+
+def nodes_moved(state: State, event: ev.NodesMoved) -> None:
+    """What runs there is charged from now on for the pools that it is on then, and so are its queues."""
+    state.rules += 1
+    capacity, a = state.capacity, state.allocations
+    nodes = [capacity.row_of[node.id] for node in event.nodes]
+    there = sorted({a.workload[i] for node in nodes for i in a.on_node(node)})
+    charges = {row: state.charge_of(row) for row in there}
+    for row in there:
+        state.ledger.stop(state, row)
+        state.shift_company(row, -1)
+    for node in nodes:
+        state.ledger.count_nodes(state, capacity.pool[node], -1)
+    capacity.move(event.nodes)
+    for node in nodes:
+        state.ledger.count_nodes(state, capacity.pool[node], 1)
+    for row, before in charges.items():
+        state.shift_company(row, 1)
+        state.ledger.charge(state, row)
+        state.shift_charge(row, before)
+        state.note_joined(state.workloads.queue[row])
 
 
 def node_loads_told(state: State, event: ev.NodeLoadsTold) -> None:

@@ -146,6 +146,28 @@ def placed(state: State, event: ev.PlacedMany, *, claimed: bool) -> None:
     state.ends.add_many([(now_ms + bounds[cls], row) for cls, row in zip(classes, rows.tolist(), strict=True)])
 
 
+def gangs_placed(state: State, event: ev.PlacedGangs) -> None:
+    gangs = event.singles()
+    # Bonds are counted before the room of those that come next is taken.
+    together = not state.capacity.company.terms
+    if together:
+        _claim_gangs(state, gangs)
+    for gang in gangs:
+        state.place(gang, claimed=together)
+
+
+def _claim_gangs(state: State, gangs: Sequence[ev.Placed]) -> None:
+    """Take the capacity of their nodes all at once."""
+    shapes, nodes, counts, devices = [], array("i"), array("i"), array("q")
+    for gang in gangs:
+        for shape, placement in zip(state.workloads.class_at(gang.row).shapes, gang.groups, strict=True):
+            nodes.frombytes(placement.nodes)
+            counts.frombytes(placement.counts)
+            devices.frombytes(placement.devices or bytes(2 * len(placement.nodes)))
+            shapes += [shape] * (len(placement.nodes) // 4)
+    allocations.shift_each(state.capacity, shapes, view(nodes), -view(counts).astype(np.int64), view(devices))
+
+
 def _leave_pending(state: State, rows: Rows) -> None:
     """Take them out of their groups."""
     w, pending = state.workloads, state.pending
@@ -266,7 +288,7 @@ def finished(state: State, event: ev.FinishedMany) -> None:
         queues.give_back_many(of_queue, requests(state, view(w.cls)[rows]), times)
     of_group = zip(owner.tolist(), view(a.group)[held].tolist(), strict=True)
     shapes = [w.classes[classes[i]].shapes[group] for i, group in of_group]
-    allocations.give_back_many(capacity, shapes, nodes, counts, view(a.devices)[held])
+    allocations.shift_each(capacity, shapes, nodes, counts, view(a.devices)[held])
     capacity.note_gains(nodes.tolist())
     for allocation in held.tolist():
         a.drop(allocation)

@@ -149,6 +149,8 @@ class ClusterMirror:
         pools = [seen.PoolSeen(pool=pool) for pool in self._nodes.pools.values()]
         new_nodes = self._news(placed)
         moved = {each.node.id for each in new_nodes if isinstance(each, seen.NodeSeen) and self._is_other(each)}
+        for name in moved:
+            self._told.pop(("node-load", name), None)
         queues = self._new_queues(changes, before)
         uids = self._uids(changes, moved, self._config_changed() or everything)
         facts, classes = self._new_workloads(uids)
@@ -176,7 +178,7 @@ class ClusterMirror:
         return [each for each in observed if self._told.get(_subject(each)) != each]
 
     def _is_other(self, each: seen.NodeSeen) -> bool:
-        """True if the cell takes it for another node than before: what is on it is told again."""
+        """True if the cell may take it for another node than before: what is on it is told again."""
         told = self._told.get(_subject(each))
         return not isinstance(told, seen.NodeSeen) or _where(told.node) != _where(each.node)
 

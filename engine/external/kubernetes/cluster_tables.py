@@ -230,9 +230,13 @@ class ClusterTables:
         if workload is not None:
             self._changes.workloads.add(workload)
         if pod.node and self._is_load[pod.key]:
-            load = self._load.setdefault(pod.node, [0, 0, 0, 0, 0])
-            for index, quantity in enumerate((*pod.request.vector(), 1)):
-                load[index] += sign * quantity
+            load = self._load.get(pod.node) or self._load.setdefault(pod.node, [0, 0, 0, 0, 0])
+            request = pod.request
+            load[0] += sign * request.cpu_milli
+            load[1] += sign * request.memory_mib
+            load[2] += sign * request.gpu_milli
+            load[3] += sign * request.disk_mib
+            load[4] += sign
             self._changes.loads.add(pod.node)
 
 

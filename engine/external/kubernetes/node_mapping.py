@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 import msgspec
 
@@ -193,6 +194,7 @@ def ident(text: str) -> str:
     return _NO_LETTER_OF_IDS.sub("_", text)[:120].lstrip("._-")
 
 
+@lru_cache(maxsize=65_536)
 def fits(key: str, value: str) -> bool:
     """True if a label or taint can be one of a cell."""
     return bool(ID_PATTERN.fullmatch(key)) and (not value or bool(ID_PATTERN.fullmatch(value)))

@@ -97,8 +97,9 @@ class WorkloadMapping:
         self._now_s = now_s
         self.classes: dict[str, PriorityClassSpec] = {}
         """Those that were met."""
-        self._groups: dict[tuple[TaskGroup, ...], tuple[TaskGroup, ...]] = {}
-        """Equal groups are one object: thousands of workloads ask for the same."""
+        self._groups: dict[tuple[str, bytes], tuple[TaskGroup, ...]] = {}
+        """By queue and what the workload says of its pods: thousands of workloads ask for the same. Those with
+        something left out are not in it, because that is named for each."""
 
     def observed(self, workload: Workload, pods: Sequence[PodRecord]) -> seen.WorkloadSeen | None:
         """The Workload with its pods; None where its queue is not known."""
@@ -146,14 +147,26 @@ class WorkloadMapping:
     # -- what it asks for ---------------------------------------------------------------------------------------------
 
     def _task_groups(self, workload: Workload, queue: ClusterQueue, name: str) -> tuple[TaskGroup, ...]:
+        admission, reclaimable = workload.status.admission, workload.status.reclaimable_pods
+        key = queue.metadata.name, msgspec.msgpack.encode((workload.spec.pod_sets, admission, reclaimable))
+        found = self._groups.get(key)
+        if found is None:
+            before, self.left = self.left, UnsupportedCounts()
+            found = self._new_groups(workload, queue, name)
+            if not self.left.any:
+                self._groups[key] = found
+            before.add(self.left)
+            self.left = before
+        return found
+
+    def _new_groups(self, workload: Workload, queue: ClusterQueue, name: str) -> tuple[TaskGroup, ...]:
         admission = workload.status.admission
         assigned = {each.name: each for each in admission.pod_set_assignments} if admission is not None else {}
         reclaimable = {each.name: each.count for each in workload.status.reclaimable_pods}
-        found = tuple(
+        return tuple(
             self._task_group(each, queue, assigned.get(each.name), reclaimable.get(each.name, 0), name)
             for each in workload.spec.pod_sets
         )
-        return self._groups.setdefault(found, found)
 
     def _task_group(
         self, pods: PodSet, queue: ClusterQueue, assigned: PodSetAssignment | None, reclaimable: int, name: str
@@ -245,7 +258,8 @@ class WorkloadMapping:
         counts: dict[tuple[int, str], int] = {}
         for pod in pods:
             if pod.node:
-                at = numbers.get(pod.group, self._like(spec.groups, pod.request))
+                at = numbers.get(pod.group, -1)
+                at = at if at >= 0 else self._like(spec.groups, pod.request)
                 counts[at, pod.node] = counts.get((at, pod.node), 0) + 1
         return [
             seen.Holding(node=node, resources=spec.groups[at].request, group=spec.groups[at].name, count=count)

@@ -2,7 +2,8 @@
 
 There are two ways to list, and both give the same: `ReadEvent`s, and at the end the version that they are of.
 
-- `paged`: PAGE objects to an answer, compressed, all of one version. The rest may expire in between (410).
+- `paged`: PAGE objects to an answer, compressed, all of one version. The rest may expire in between (410). The server
+  makes the next page while this one is read.
 - `streamed`: a watch that begins with all objects (WatchList), where the server has it. Nothing of it can expire, but
   each object is a piece of HTTP and of TLS by itself, which costs four times the CPU time here. Servers are known that
   never say that all have come: silence for INITIAL_SILENCE_S is then the end of trying.
@@ -15,7 +16,9 @@ from __future__ import annotations
 
 import random
 import re
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
@@ -115,17 +118,36 @@ class KindReader:
         """Raises VersionExpired where the rest of that version is not to be had any more."""
         what = f"listing {self.kind.resource}"
         query, version = {"limit": str(PAGE), **self._selected()}, ""
+        asked = self._asked(what, query)
         while True:
-            events, end = self._read_page(self.line.get(what, self.kind.path, query))
+            answer = asked.result()
+            begun = _head(answer)
+            if begun.continue_:
+                asked = self._asked(what, query | {"continue": begun.continue_})
+            events, end = self._read_page(answer)
             if end.resource_version != (version := version or end.resource_version):
                 # Two halves of different lists have things in them that never were at one time.
                 raise VersionExpired(
                     GONE, "Expired", f"{what}: the rest of the list is of another version", "List again"
                 )
+            if end.continue_ and not begun.continue_:
+                asked = self._asked(what, query | {"continue": end.continue_})
             yield Came(events, "" if end.continue_ else end.resource_version, whole=not end.continue_)
             if not end.continue_:
                 return
-            query["continue"] = end.continue_
+
+    def _asked(self, what: str, query: dict[str, str]) -> Future[bytes]:
+        """A page that is fetched on a thread of its own."""
+        page: Future[bytes] = Future()
+
+        def fetch() -> None:
+            try:
+                page.set_result(self.line.get(what, self.kind.path, query))
+            except BaseException as error:
+                page.set_exception(error)
+
+        threading.Thread(target=fetch, name=f"kubernetes page of {self.kind.resource}", daemon=True).start()
+        return page
 
     def streamed(self) -> Iterator[Came]:
         """Raises KubernetesRefused of 400 or 422 where the server has no such watch, and KubernetesSilent where it does
@@ -221,6 +243,18 @@ class KindReader:
 
     def _selected(self) -> dict[str, str]:
         return {"fieldSelector": self.kind.fields} if self.kind.fields else {}
+
+
+_HEAD = re.compile(rb'\s*\{(?:"(?:kind|apiVersion)":"[^"]*",)*"metadata":(\{[^{}]*\})')
+
+
+def _head(answer: bytes) -> _End:
+    """The metadata of a page where they stand before its objects; else nothing is known yet."""
+    found = _HEAD.match(answer)
+    try:
+        return msgspec.json.decode(found[1], type=_End) if found else _End()
+    except NOT_PLAIN_JSON:
+        return _End()
 
 
 _DECIMAL = re.compile(r"[1-9][0-9]{0,30}")

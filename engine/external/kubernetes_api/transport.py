@@ -261,8 +261,13 @@ class KubernetesTransport:
             timeout=httpx.Timeout(request.silence_s, connect=CONNECT_S),
         )
         self.requests += 1
-        with _told(request.what):
-            return client.send(built, stream=True)
+        try:
+            with _told(request.what):
+                return client.send(built, stream=True)
+        except RuntimeError:
+            if self.closed.is_set():  # the client of a line that was closed a moment ago
+                raise _closed(request.what) from None
+            raise
 
     def _client_for(self, proof: Proof) -> httpx.Client:
         """The client that shows the certificate of the proof; a new one where a plugin gave another."""

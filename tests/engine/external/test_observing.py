@@ -8,9 +8,10 @@ from random import Random
 import msgspec
 import pytest
 
-from engine.control import Engine
+from engine.control import Engine, recover
+from engine.journal.event_journal import Journal
 from engine.model import external_cells as seen
-from engine.model.commands import Define, Observe, Submit
+from engine.model.commands import Define, Observe, SetPrice, Submit
 from engine.model.errors import RefusedError
 from engine.model.specs import (
     CellSpec,
@@ -307,3 +308,75 @@ def test_a_mirror_refuses_work_of_its_own() -> None:
     engine = mirror()
     with pytest.raises(RefusedError):
         engine.command(Submit(workloads=(job("1").spec,)))
+
+
+def _gang(random: Random, number: int) -> seen.WorkloadSeen:
+    """New work in any state; what it says to have may be more than there is, or on nodes that nobody knows."""
+    request = Resources(
+        cpu_milli=random.choice([500, 3000]), memory_mib=100, gpu_milli=random.choice([0, 0, 300, 1000, 2000])
+    )
+    count = random.randint(1, 4)
+    spec = WorkloadSpec(
+        id="bad id" if not number % 13 else f"g{number}",
+        queue=random.choice(["batch", "batch", "batch", "nowhere"]),
+        priority_class="tier-1",
+        groups=(TaskGroup(name="main", count=count, request=request),),
+        retries=random.choice([0, 0, 0, 3]),
+        elastic=not random.randrange(9),
+    )
+    phase = random.choice(("queued", "held", "starting", "running", "running"))
+    places = [random.choice([*NODES, "unknown"]) for _ in range(random.randint(0, count))]
+    group = random.choice(["main", "main", "main", ""]) if number > 40 else "main"
+    holds = tuple(seen.Holding(node=node, resources=request, group=group, count=places.count(node))
+                  for node in sorted(set(places)))  # fmt: skip
+    share = (seen.QuotaShare(resources=request),) if not random.randrange(3) else ()
+    return seen.WorkloadSeen(
+        spec=spec,
+        phase=phase,
+        holds=holds if phase in ("starting", "running") else (),
+        submitted_ms=random.choice([0, START_MS - 9000, START_MS + 9000]),
+        started_ms=random.choice([0, START_MS - 20_000, START_MS - 3000]),
+        word=random.choice(["", "so it is"]),
+        reserves=share,
+    )
+
+
+def _as_it_stands(engine: Engine) -> list[object]:
+    state = engine.state
+    w, a = state.workloads, state.allocations
+    found: list[object] = [state.capacity.free_vector(node) for node in range(len(NODES))]
+    found += [list(state.capacity.device_free), list(state.capacity.whole), state.queues.used_vector(0)]
+    columns = (w.state, w.since, w.submitted, w.started, w.rated, w.tasks, w.attempts, w.confirmed, w.done, w.ended)
+    for name, row in sorted(w.row_of.items()):
+        held = [(a.group[i], a.node[i], a.count[i], a.devices[i]) for i in a.of_workload(w.first_allocation[row])]
+        story, entry = [], w.history[row]
+        while entry >= 0:
+            story.append((w.history_what[entry], w.history_at[entry], w.history_detail[entry]))
+            entry = w.history_previous[entry]
+        said = state.outside.word_of(row), state.held_quota.of.get(row), engine.workload(name).cost_microusd
+        found.append((name, w.class_at(row).groups, [column[row] for column in columns], held, story, said))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_new_work_that_is_told_together_is_as_if_told_one_by_one(seed: int, tmp_path: Path) -> None:
+    random = Random(seed)
+    work = [_gang(random, number) for number in range(random.choice([9, 40, 60]))]
+    # Who comes first has the room: those on nodes come last, and last of them those that can be told together.
+    work.sort(key=lambda each: (bool(each.holds), not each.spec.elastic and not each.spec.retries))
+    together, singly = mirror(tmp_path / "together.db"), mirror()
+    for engine in (together, singly):
+        engine.command(SetPrice(pool="c8", price_microusd_hour=9_000_000))
+        engine.advance(START_MS + 1000)
+    left = together.command(Observe(seen=tuple(work))).left_out
+    assert set(left) == {line for each in work for line in singly.command(Observe(seen=(each,))).left_out}
+    assert faults_of(together.state) == []
+    for engine in (together, singly):
+        engine.advance(START_MS + 3_600_000)
+    for one, other in zip(_as_it_stands(together), _as_it_stands(singly), strict=True):
+        assert one == other
+    digest = together.state.digest()
+    together.close()
+    journal = Journal(tmp_path / "together.db", 0)
+    assert recover(journal, use_snapshot=False).digest() == digest
+    journal.close()
