@@ -35,7 +35,7 @@ _FLAGS = (
     "max_runtime",
     "array", "after", "not_before", "deadline", "retries", "reservation", "tags", "mig", "gpu_models", "gpu_memory",
     "pools", "capacity", "on_demand", "node_labels", "avoid_labels", "tolerations", "spread", "near", "apart", "data",
-    "qos", "service",
+    "qos", "service", "rerun",
 )  # fmt: skip
 _REQUEST_FLAGS = {"cpus": "cpu", "memory": "memory", "gpus_per_task": "gpu", "disk": "disk"}
 

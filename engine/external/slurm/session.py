@@ -76,6 +76,8 @@ def _shared_fields(wish: JobRequest) -> dict[str, Any]:
     job |= {theirs: getattr(wish, ours) for ours, theirs in _RENAMED.items() if getattr(wish, ours)}
     if wish.held:
         job["hold"] = True
+    if wish.requeue is not None:
+        job["requeue"] = wish.requeue
     return job
 
 
