@@ -129,25 +129,30 @@ class Traces:
         self, far: TraceApi, lost: Collection[LostSubmission], now_ms: int, is_ours: Callable[[PastJob], bool]
     ):
         self._now_ms = now_ms
-        self._past, self._no_past, self.is_away = _history(far, lost, is_ours)
+        self._past, self.no_past, self.is_away = _history(far, lost, is_ours)
+        """Why accounting says nothing, empty where it was asked; and whether it may in a while."""
         self._is_shared = SharedFolders(far)
         self._spool = _asked(far.spool)
 
+    def carried(self, token: str) -> list[PastJob]:
+        """Its attempts in accounting."""
+        return [job for job in self._past if _carried(job, token)]
+
     def of(self, lost: LostSubmission) -> StartEvidence:
         """All that is known of it but for whether it came to slurmctld."""
-        mine = [job for job in self._past if _carried(job, lost.token)]
+        mine = self.carried(lost.token)
         begun = [*self._in_accounting(mine), *_marks(lost), *_spooled(self._spool, lost)]
         unbegun, untold = self._no_mark(lost)
-        if not mine and not self._no_past:
+        if not mine and not self.no_past:
             untold.insert(0, "accounting never had it, which alone proves nothing")
-        elif self._no_past and not lost.purged:
-            untold.insert(0, f"accounting: {self._no_past}")
+        elif self.no_past and not lost.purged:
+            untold.insert(0, f"accounting: {self.no_past}")
         return StartEvidence(
             ended=_end(mine, lost),
             begun=tuple(begun),
             unbegun="" if begun else unbegun,
             untold=(*untold, *_output(lost)),
-            unasked=self._no_past if lost.purged else "",
+            unasked=self.no_past if lost.purged else "",
         )
 
     def _in_accounting(self, mine: Iterable[PastJob]) -> list[str]:
@@ -157,6 +162,8 @@ class Traces:
         """(what shows that it did not begin, why the folder it begins in does not)"""
         if lost.not_before_ms > self._now_ms + SKEW_S * 1000:
             return f"it was not to begin before {utc(lost.not_before_ms)}", []
+        if lost.rerun in ("always", ""):
+            return "", []  # it leaves no mark
         if lost.rerun == "if-unstarted" and lost.alive_s > MARKED_S - SKEW_S:
             return "", [
                 f"it was missed so late that it may have begun {MARKED_S // 60} min after it was sent, unmarked"

@@ -44,6 +44,7 @@ from engine.external.slurm.job_requests import (
     carries,
     head_in,
     head_of,
+    home_of,
     mark_of,
     token_in,
     wish_of,
@@ -167,8 +168,6 @@ def _worth(job: Job) -> tuple[int, int, int]:
 
 MOST = 20
 """Things of one intent that are looked at."""
-BEFORE_S = 60
-"""By so much the clocks of Slurm and of the cell may differ."""
 
 
 def look(far: Any, intent: Intent, job_of: job_requests.JobOf, now_ms: int) -> FarLook:
@@ -177,7 +176,9 @@ def look(far: Any, intent: Intent, job_of: job_requests.JobOf, now_ms: int) -> F
     try:
         since_s, since_by = _started(far)
         lines, shows = (
-            _submission(far, intent) if isinstance(command, cmd.Submit) else _act(far, intent, command, job_of)
+            _submission(far, intent, command.workloads[0], now_ms)
+            if isinstance(command, cmd.Submit)
+            else _act(far, intent, command, job_of)
         )
     except MusterError as error:
         return FarLook(at_ms=now_ms, error=str(error))
@@ -192,8 +193,8 @@ def _started(far: Any) -> tuple[int, str]:
     return far.diag().since_s, "statistics, which may have been reset"
 
 
-def _submission(far: Any, intent: Intent) -> tuple[list[str], str]:
-    """By its token, whatever id it has; under the id that it was given; in accounting."""
+def _submission(far: Any, intent: Intent, spec: WorkloadSpec, now_ms: int) -> tuple[list[str], str]:
+    """By its token, whatever id it has; under the id that it was given; by what it left behind."""
     found = JobsByToken(far.jobs().list).of(intent.token, far.acts_as)
     lines = [f"{_of(job)} carries its token: {_state(job)}, submitted {utc(job.submit_s * 1000)}" for job in found]
     if found:
@@ -201,17 +202,21 @@ def _submission(far: Any, intent: Intent) -> tuple[list[str], str]:
     lines.append("no job in Slurm's list carries its token")
     if intent.job:
         lines.append(_under_its_id(far, intent))
-    try:
-        past = [
-            job
-            for job in far.history(intent.at_ms // 1000 - BEFORE_S)
-            if _is_of(job, intent.token) and _may_be_ours(far, job)
-        ]
-    except SlurmRefused as error:
-        return [*lines, f"accounting: {error.problem}"], ""
-    if past:
-        return [*lines, *(f"accounting: {_of(job)} carried it, and ended as {job.state}" for job in past)], "done"
-    return [*lines, "accounting never had it"], "undone"
+    sent_ms = _sent_ms(intent)
+    lost = LostSubmission(
+        token=intent.token, rerun=spec.rerun, tries=intent.tries, job=intent.job, not_before_ms=spec.not_before_ms,
+        workdir=workdir_of(spec, JobDestination(workdir=home_of(far.acts_as))), sent_ms=sent_ms,
+        alive_s=(intent.changed_ms - sent_ms) / 1000, purged=False, array=spec.array is not None,
+    )  # fmt: skip
+    traces = Traces(far, [lost], now_ms, lambda job: _may_be_ours(far, job))
+    evidence = traces.of(lost)
+    past = traces.carried(intent.token)
+    lines += [f"accounting: {_of(job)} carried it, and ended as {job.state}" for job in past if not job.start_s]
+    lines += [each for each in (*evidence.begun, evidence.unbegun, *evidence.untold) if each]
+    if evidence.ended:
+        return lines, "done"
+    unheard = spec.rerun in ("always", "") and not past and not traces.no_past
+    return lines, "undone" if evidence.unbegun or unheard else ""
 
 
 def _under_its_id(far: Any, intent: Intent) -> str:
@@ -237,10 +242,6 @@ def _may_be_ours(far: Any, job: Job | PastJob) -> bool:
 def _of(job: Job | PastJob) -> str:
     """With whose it is: as whom Muster submits is not always known."""
     return f"job {job.id} of {job.user}" if job.user else f"job {job.id}"
-
-
-def _is_of(job: PastJob, token: str) -> bool:
-    return job.comment == f"muster:{token}" or job.name.rpartition(".m")[2] == head_of(token)
 
 
 def _act(far: Any, intent: Intent, command: cmd.AnyCommand, job_of: job_requests.JobOf) -> tuple[list[str], str]:
