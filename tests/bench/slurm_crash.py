@@ -144,6 +144,12 @@ class Daemons(Cluster):
         done = subprocess.run(words, capture_output=True, check=False, text=True)
         return done.returncode == 0 and all("held" in line.lower() for line in done.stdout.splitlines())
 
+    def resume(self) -> None:
+        """What an operator does: Slurm drains a node where a job of a killed daemon could not be ended."""
+        nodes = ",".join(name.removeprefix("slurmd-") for name in self.nodes)
+        words = [f"{self.folder}/bin/scontrol", "update", f"nodename={nodes}", "state=resume"]
+        subprocess.run(words, capture_output=True, check=False)
+
     def held(self) -> set[str]:
         """Workloads of which Slurm holds a job."""
         out = subprocess.run([f"{self.folder}/bin/squeue", "-h", "-a", "-o", "%j"], capture_output=True, text=True)
@@ -228,10 +234,11 @@ def executions(cluster: Daemons, jobs: int, rounds: int, seed: int, run: str, up
             # So that they come all the while.
             time.sleep(rng.uniform(0.4, 1.6) * rounds * (up_s + 1.2) / jobs)
         killer.join()
-        settled = wait_until_settled(sides[-1], 900)
-        give_up = time.monotonic() + 300
-        while not cluster.is_idle() and time.monotonic() < give_up:
-            time.sleep(1)
+        settled, give_up = False, time.monotonic() + 900
+        while not (settled and cluster.is_idle()) and time.monotonic() < give_up:
+            cluster.resume()
+            settled = wait_until_settled(sides[-1], 5)
+            time.sleep(2)
         intents = sides[-1].engine.state.intents
         doubts = {subjects_of(wanted(each))[0]: each.text for each in intents.ended if each.phase == Phase.IN_DOUBT}
         tries = sum(isinstance(event, IntentReopened) for event in told)
@@ -263,14 +270,15 @@ def executed(
     for line in (cluster.folder / "jobs" / f"{run}.txt").read_text().splitlines():
         name, *rest = line.split()
         ran.setdefault(name, []).append(rest)
-    states = cluster.states()
+    states, held = cluster.states(), cluster.held()
     found: dict[str, dict[str, object]] = {}
     for mode in MODES:
         mine = [name for name, (rerun, _) in asked.items() if rerun == mode]
         none = [name for name in mine if name not in ran]
         sent = {name: Counter(tries for tries, *_ in ran[name]) for name in mine if name in ran}
         silent = [name for name in none if name not in doubts]
-        failed = [name for name in silent if any(state != "COMPLETED" for state in states.get(name, ()))]
+        kept = [name for name in silent if name in held]
+        failed = [name for name in silent if name not in held and "COMPLETED" not in states.get(name, ("COMPLETED",))]
         found[mode] = {
             "acknowledged": len(mine),
             "short": sum(asked[name][1] < 3 for name in mine),
@@ -282,9 +290,10 @@ def executed(
             "twice in one submission": sum(max(counts.values()) > 1 for counts in sent.values()),
             "in doubt, had run": sum(name in doubts for name in sent),
             "in doubt, had not": sum(name in doubts for name in none),
-            "failed in Slurm before it began": len(failed),
-            "lost": len(silent) - len(failed),
-            "examples": [name for name in silent if name not in failed][:5]
+            "not begun, held by Slurm": len(kept),
+            "not begun, failed in Slurm": dict(Counter(states[name][-1] for name in failed)),
+            "lost": len(silent) - len(kept) - len(failed),
+            "examples": [name for name in silent if name not in (*kept, *failed)][:5]
             + [name for name, counts in sent.items() if counts.total() > 1][:5],
         }
     return found

@@ -76,8 +76,6 @@ def _shared_fields(wish: JobRequest) -> dict[str, Any]:
     job |= {theirs: getattr(wish, ours) for ours, theirs in _RENAMED.items() if getattr(wish, ours)}
     if wish.held:
         job["hold"] = True
-    if wish.requeue is not None:
-        job["requeue"] = wish.requeue
     return job
 
 
@@ -106,6 +104,9 @@ class V38:
             job["begin_time"] = f"uts{wish.begin_s}"
         if wish.deadline_s:
             job["deadline"] = f"uts{wish.deadline_s}"
+        if wish.requeue is not None:
+            # 22.05 takes `requeue: false` for true.
+            job["requeue" if wish.requeue else "no_requeue"] = True
         return {"script": wish.script, "job": job}
 
     def change(self, change: JobUpdate) -> dict[str, Any]:
@@ -135,6 +136,8 @@ class V42:
             job["begin_time"] = _number(wish.begin_s)
         if wish.deadline_s:
             job["deadline"] = wish.deadline_s
+        if wish.requeue is not None:
+            job["requeue"] = wish.requeue
         return {"script": wish.script, "job": job}
 
     def change(self, change: JobUpdate) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ from engine.control import Engine
 from engine.external.slurm import start_evidence
 from engine.external.slurm.capabilities import SlurmRefused
 from engine.external.slurm.job_requests import MARKED_S, JobDestination, mark_of, wish_of
-from engine.external.slurm.records import PastJob
+from engine.external.slurm.records import JobRequest, PastJob
 from engine.external.slurm.session import V38, V42
 from engine.external.slurm.start_evidence import START_S, LostSubmission, StartEvidence, Traces, decide
 from engine.external.slurm.submission_carrier import Submitter
@@ -102,8 +103,12 @@ def test_a_job_that_cannot_leave_its_mark_does_not_begin(folder: Path, rerun: Re
 @pytest.mark.parametrize(("rerun", "requeue"), [("never", False), ("if-unstarted", None), ("always", True)])
 def test_slurms_own_requeue_is_asked_for_as_the_word_says(folder: Path, rerun: Rerun, requeue: bool | None) -> None:
     wish = wish_of(spec(folder, rerun), TOKEN, JobDestination())
-    assert V38().submission(wish)["job"].get("requeue") is requeue
     assert V42("v0.0.42").submission(wish)["job"].get("requeue") is requeue
+    early = V38().submission(wish)["job"]
+    # 22.05 takes any value of either for a yes.
+    assert {name: early[name] for name in ("requeue", "no_requeue") if name in early} == {
+        False: {"no_requeue": True}, None: {}, True: {"requeue": True},
+    }[requeue]  # fmt: skip
 
 
 # -- traces ------------------------------------------------------------------------------------------------------------
@@ -271,6 +276,66 @@ def test_a_job_that_is_safe_leaves_no_mark_that_nobody_needs(folder: Path) -> No
         (folder / mark_of(cell.intent.token, 0)).mkdir()
         cell.live(60)
         assert (Phase(cell.intent.phase), len(list(folder.iterdir()))) == (Phase.DONE, left)
+
+
+class EagerSlurm(MadeUpSlurm):
+    """Half of its jobs begin as they are taken, before it has saved them."""
+
+    def __init__(self, rng: random.Random, faults: float) -> None:
+        super().__init__(rng, faults, runs=False)
+        self.now = 2.0**33  # later than the clock that its scripts go by: they leave their marks
+        self.ran: Counter[str] = Counter()
+
+    def _take(self, wish: JobRequest) -> int:
+        id_ = super()._take(wish)
+        if "mkdir" in wish.script and self.rng.random() < 0.5:
+            self._put(msgspec.structs.replace(self.jobs[id_], state="RUNNING", start_s=int(self.now)))
+            done = subprocess.run(["sh", "-c", wish.script], check=False, capture_output=True)
+            self.ran[wish.comment.removeprefix("muster:")] += done.returncode == 0
+        return id_
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nothing_runs_twice_or_is_lost_in_days_of_trouble(folder: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    slurm = EagerSlurm(rng, rng.choice((0.0, 0.1, 0.4)))
+    slurm.says_boot = rng.random() < 0.5
+    engine = outside_cell()
+    new = lambda: Submitter(  # noqa: E731
+        Connection(slurm), EngineLedger(engine), OneByOne(), clock=slurm.clock, wall_ms=slurm.wall_ms
+    )
+    driver, wanted_ = new(), 0
+    while wanted_ < 40:
+        for _ in range(rng.randint(0, 5)):
+            engine.advance(slurm.wall_ms())
+            rerun = rng.choice(("never", "if-unstarted"))
+            engine.command(Submit(workloads=(spec(folder, rerun, id=f"w{wanted_}"),)))  # type: ignore[arg-type]
+            wanted_ += 1
+        chance = rng.random()
+        if chance < 0.15:
+            slurm.crash()
+        elif chance < 0.35:
+            slurm.restart()
+        elif chance < 0.45:
+            driver = new()  # Muster was killed and is back
+        engine.advance(slurm.wall_ms())
+        driver.turn()
+        slurm.pass_time(rng.uniform(0, 4))
+    slurm.faults = 0.0
+    slurm.restart()
+    for _ in range(600):
+        engine.advance(slurm.wall_ms())
+        driver.turn()
+        slurm.pass_time(1.0)
+    intents = engine.state.intents
+    assert (len(intents.open), len(intents.ended)) == (0, wanted_)
+    assert {Phase(intent.phase) for intent in intents.ended} <= {Phase.DONE, Phase.IN_DOUBT}
+    assert max(slurm.ran.values()) == 1
+    for intent in intents.ended:
+        done = Phase(intent.phase) == Phase.DONE
+        assert not done or slurm.ran[intent.token] or any(intent.token in job.comment for job in slurm.jobs.values())
+    unbegun = [wanted(each) for each in intents.ended if each.phase == Phase.IN_DOUBT and not slurm.ran[each.token]]
+    assert all(isinstance(each, Submit) and each.workloads[0].rerun == "never" for each in unbegun)
 
 
 # -- whose word --------------------------------------------------------------------------------------------------------
