@@ -156,7 +156,9 @@ class Traces:
         )
 
     def _in_accounting(self, mine: Iterable[PastJob]) -> list[str]:
-        return [f"accounting: job {job.id} began {utc(job.start_s * 1000)}, {job.state}" for job in mine if job.start_s]
+        """One that waits may have a start that is only expected."""
+        began = [job for job in mine if job.start_s and (job.state != "PENDING" or job.end_s)]
+        return [f"accounting: job {job.id} began {utc(job.start_s * 1000)} and is {job.state}" for job in began]
 
     def _no_mark(self, lost: LostSubmission) -> tuple[str, list[str]]:
         """(what shows that it did not begin, why the folder it begins in does not)"""

@@ -1,4 +1,4 @@
-"""Carriage of submissions to Slurm, exactly once, and the evidence of what became of an intent.
+"""Carriage of submissions to Slurm, none lost, and the evidence of what became of an intent.
 
 `Submitter` journals a submission as wanted, then as about to be sent, and only then sends it. It journals the job id
 when that comes, and the submission as done when slurmctld has it for good. Whichever process ends in between, the next

@@ -160,6 +160,8 @@ def test_accounting_shows_that_it_began_or_ended_and_by_silence_nothing(folder: 
     past = PastJob(id=7, name="w.maaaaaaaa", state="RUNNING", start_s=5)
     slurm.history = lambda since: (past,)  # type: ignore[method-assign]
     assert "began" in traces_of(folder, slurm).begun[0]
+    past = msgspec.structs.replace(past, state="PENDING")  # that start is only expected
+    assert traces_of(folder, slurm).begun == ()
     past = msgspec.structs.replace(past, state="COMPLETED", end_s=9)
     assert traces_of(folder, slurm).ended == "it ended as COMPLETED meanwhile"
     assert traces_of(folder, slurm, array=True).ended == ""
