@@ -331,6 +331,11 @@ class CarriedSubmission(msgspec.Struct):
         return self.there_s + SAFE_S
 
     @property
+    def is_sent_anyway(self) -> bool:
+        """It is sent again whether or not it ran; empty: it is from before there was such a word."""
+        return self.spec.rerun in ("always", "")
+
+    @property
     def is_unsent(self) -> bool:
         """It is known not to have reached slurmctld."""
         return self.phase == Phase.SENT and not self.arrived
@@ -571,7 +576,7 @@ class Submitter:
         """Return whether to wait before anything can be told of one that the list of that time does not have: what a
         killed slurmctld had on its way to a node begins yet."""
         held.lost_s = held.lost_s or at_s
-        if held.spec.rerun in ("always", "") or held.is_unsent:
+        if held.is_sent_anyway or held.is_unsent:
             return False
         held.missed, held.wake_s = True, held.lost_s + START_S
         return at_s < held.wake_s
@@ -597,10 +602,10 @@ class Submitter:
         sent again in any case."""
         asked: list[tuple[CarriedSubmission, SubmissionMatch]] = []
         known: list[tuple[CarriedSubmission, SubmissionMatch, StartEvidence]] = []
-        boot = self._boot_ms() if any(held.spec.rerun not in ("always", "") for held, _ in lost) else 0
+        boot = self._boot_ms() if any(not held.is_sent_anyway for held, _ in lost) else 0
         for held, found in lost:
             unreached = self._unreached(held, found, boot)
-            if unreached or (held.spec.rerun in ("always", "") and found.verdict == "lost"):
+            if unreached or (held.is_sent_anyway and found.verdict == "lost"):
                 known.append((held, found, StartEvidence(unreached=unreached)))
             else:
                 asked.append((held, found))
