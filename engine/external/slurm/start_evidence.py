@@ -204,8 +204,12 @@ def _end(mine: Iterable[PastJob], lost: LostSubmission) -> str:
 
 
 def _marks(lost: LostSubmission) -> list[str]:
-    paths = [os.path.join(lost.workdir, mark_of(lost.token, tries)) for tries in range(lost.tries + 1)]
-    return [f"it left its mark {path}" for path in paths if os.path.isdir(path)]
+    found = []
+    for tries in range(lost.tries + 1):
+        path = os.path.join(lost.workdir, mark_of(lost.token, tries))
+        with suppress(OSError):
+            found.append(f"it left its mark {path} at {utc(int(os.stat(path).st_mtime) * 1000)}")
+    return found
 
 
 def _spooled(folder: str, lost: LostSubmission) -> list[str]:
