@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 
 from console.cli.noun_commands import FORMATS
-from console.forms.command_arguments import count, long_running, positive, reach, reached, scenario, speed
+from console.forms.command_arguments import RERUN, count, long_running, positive, reach, reached, scenario, speed
 from console.forms.shell_parser import HelpSection, ShellParser
 
 PACKING = ("random", "dotprod", "bestfit", "fgd", "muster")
@@ -126,6 +126,7 @@ def _run(run: argparse.ArgumentParser) -> None:
     run.add_argument("--estimate", metavar="TIME", help="how long it may run, such as 6h")
     run.add_argument("--max-runtime", metavar="TIME", help="stop it as failed when it runs longer")
     run.add_argument("--retries", type=int, default=0, metavar="N", help="how often it starts again after failing (0)")
+    run.add_argument("--rerun", choices=RERUN, help="on Slurm: when it is lost there and may have run")
     run.add_argument("--grace", metavar="TIME", default="10s", help="between SIGTERM and SIGKILL (10s)")
     run.add_argument("--cwd", metavar="DIR", help="folder it begins in (this one)")
     run.add_argument("--env", metavar="NAME[=VALUE]", action="append", default=[], help="a variable; may be repeated")

@@ -35,8 +35,9 @@ _FLAGS = (
     "max_runtime",
     "array", "after", "not_before", "deadline", "retries", "reservation", "tags", "mig", "gpu_models", "gpu_memory",
     "pools", "capacity", "on_demand", "node_labels", "avoid_labels", "tolerations", "spread", "near", "apart", "data",
-    "qos", "service",
+    "qos", "service", "rerun",
 )  # fmt: skip
+LEFT_TO_YOU = " (rerun never: if Slurm loses one that may have run, you are asked: muster intent list)"
 _REQUEST_FLAGS = {"cpus": "cpu", "memory": "memory", "gpus_per_task": "gpu", "disk": "disk"}
 
 
@@ -55,7 +56,8 @@ def submit(arguments: argparse.Namespace) -> None:
             dry_run(arguments, client, workloads)
             return
         receipt = client.command(Submit(workloads=workloads))
-    _acknowledge(arguments, receipt, f"{len(receipt.changed):,} submitted")
+    asks = any(spec.rerun == "never" for spec in workloads)
+    _acknowledge(arguments, receipt, f"{len(receipt.changed):,} submitted{LEFT_TO_YOU if asks else ''}")
 
 
 def in_this_folder(client: Client, workloads: tuple[WorkloadSpec, ...]) -> tuple[WorkloadSpec, ...]:

@@ -77,7 +77,7 @@ def _workload(arguments: argparse.Namespace) -> dict[str, Any]:
         },
         "retries": arguments.retries,
     }
-    optional = ("array", "after", "estimate", "max_runtime", "priority")
+    optional = ("array", "after", "estimate", "max_runtime", "priority", "rerun")
     return values | {name: getattr(arguments, name) for name in optional if getattr(arguments, name)}
 
 

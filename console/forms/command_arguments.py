@@ -155,6 +155,7 @@ more than the rights of its subject. No scope allows changing keys or erasing fr
 
 
 QOS = ("guaranteed", "burstable", "best_effort")
+RERUN = ("never", "if-unstarted", "always")
 
 
 def submit_arguments(submit: argparse.ArgumentParser) -> None:
@@ -178,6 +179,7 @@ def submit_arguments(submit: argparse.ArgumentParser) -> None:
     submit.add_argument("--not-before", metavar="WHEN", help="such as +6h or 2026-03-01T14:30 (UTC)")
     submit.add_argument("--deadline", metavar="WHEN", help="fail it when it waits until it cannot end by then")
     submit.add_argument("--retries", type=count, metavar="N", help="how often it starts again after failing")
+    submit.add_argument("--rerun", choices=RERUN, help="on Slurm: when it is lost there and may have run")
     submit.add_argument("--min-tasks", type=positive, metavar="N", help="fewest members it may start with")
     submit.add_argument("--elastic", action="store_true", default=None, help="may grow and shrink while it runs")
     submit.add_argument(

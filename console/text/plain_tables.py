@@ -116,6 +116,8 @@ def terms(view: WorkloadDetail) -> list[tuple[str, str]]:
         pairs.append(("array", view.array))
     if view.retries or view.failures:
         pairs.append(("retries", f"failed {view.failures:,} times, {view.retries:,} retries allowed"))
+    if view.rerun:
+        pairs.append(("rerun", view.rerun))
     if view.qos != "guaranteed":
         pairs.append(("qos", view.qos.replace("_", " ")))
     if view.service is not None:

@@ -292,6 +292,8 @@ def job_section(job: Mirrored, width: int, starts: StartForecast | None = None) 
               for n, each in enumerate(job.steps[:MAX_STEPS])]  # fmt: skip
     if len(job.steps) > MAX_STEPS:
         lines.append(text_line(f"           and {len(job.steps) - MAX_STEPS:,} more steps", "dim"))
+    if job.requeue is not None:
+        lines.append(fact("rerun", "by Slurm (--requeue)" if job.requeue else "not by Slurm (--no-requeue)"))
     if job.restarts:
         lines.append(fact(RETURNED, f"{job.restarts:,} times"))
     if job.stdout:

@@ -431,6 +431,8 @@ def remove_priority_classes(state: State, command: cmd.RemovePriorityClasses) ->
 def _check_settings(settings: Settings, where: str) -> None:
     for field in ("fair_half_life_ms", "starve_after_ms", "preempt_after_ms", "try_timeout_ms"):
         check_quantity(getattr(settings, field), f"{where}.{field}")
+    for queue in settings.queue_rerun:
+        check_id(queue, f"{where}.queue_rerun")
     check_quantity(settings.reservation_depth, f"{where}.reservation_depth", least=1, most=1_000_000)
     check_autoscaling(settings.autoscaling, f"{where}.autoscaling")
     check_health(settings.health, f"{where}.health")

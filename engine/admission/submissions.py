@@ -55,7 +55,7 @@ NO_WISHES: dict[str, Any] = {
     "array": None, "after": (), "held": False, "not_before_ms": 0, "deadline_ms": 0, "max_runtime_ms": 0, "retries": 0,
     "backoff_ms": USUAL.backoff_ms, "reservation": "", "simulated_failures": 0, "hot_swap": False, "topology": None,
     "near": (), "apart": (), "data": (), "restore_ms": 0, "qos": "guaranteed", "service": None,
-    "simulated_usage_permille": 0, "run": None,
+    "simulated_usage_permille": 0, "run": None, "rerun": "",
 }  # fmt: skip
 """The neutral values."""
 _wishes = attrgetter(*NO_WISHES)
@@ -189,6 +189,8 @@ def check_submission(state: State, command: cmd.Submit, now_ms: int) -> tuple[li
             sound.add(asked)
         if spec.deadline_ms or spec.reservation:
             _check_times(state, spec, where, now_ms)
+        if spec.rerun and state.settings.decided_by != "slurm":
+            raise SpecError(f"{where}.rerun", "is kept only in a cell that Slurm decides on", "Leave it out")
     depending = [i for i, spec in enumerate(command.workloads) if spec.after]
     workloads = _in_order(state, charged, new) if depending else charged
     return events_of(workloads), tuple(changed)

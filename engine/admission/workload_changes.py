@@ -61,6 +61,7 @@ def spec_of(state: State, row: int, name: str, **changes: Any) -> WorkloadSpec:
         service=terms.service,
         simulated_usage_permille=terms.simulated_usage_permille,
         run=terms.run,
+        rerun=terms.rerun,  # type: ignore[arg-type]
         reservation=workload_class.reservation,
         topology=workload_class.bonds.topology,
         near=workload_class.bonds.near,

@@ -181,6 +181,8 @@ class Mirrored(msgspec.Struct, frozen=True, kw_only=True):
     account: str = ""
     user: str = ""
     restarts: int = 0
+    requeue: bool | None = None
+    """Slurm may put it back by itself (`--requeue`); None: not told."""
     exit_status: int | None = None
     signal: int | None = None
     stdout: str = ""
@@ -217,6 +219,7 @@ class Mirrored(msgspec.Struct, frozen=True, kw_only=True):
             account=job.account,
             user=job.user,
             restarts=job.restarts,
+            requeue=job.requeue,
             exit_status=job.exit_status,
             signal=job.signal,
             stdout=job.stdout,

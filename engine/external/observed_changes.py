@@ -755,7 +755,17 @@ def _submissions(state: State, command: cmd.Submit, now_ms: int) -> Checked:
         for spec in command.workloads:
             state.queues.row(spec.queue)
     first = state.intents.issued
-    return [new_intent(first + i, cmd.Submit(workloads=(spec,))) for i, spec in enumerate(command.workloads)], changed
+    wanted = [_with_rerun(state, spec) for spec in command.workloads]
+    return [new_intent(first + i, cmd.Submit(workloads=(spec,))) for i, spec in enumerate(wanted)], changed
+
+
+def _with_rerun(state: State, spec: WorkloadSpec) -> WorkloadSpec:
+    """With the word of its queue, or of the cell, where it has none and Slurm decides: later changes of those are for
+    later work."""
+    settings = state.settings
+    if spec.rerun or settings.decided_by != "slurm":
+        return spec
+    return msgspec.structs.replace(spec, rerun=settings.queue_rerun.get(spec.queue, settings.rerun))
 
 
 def _about(state: State, command: cmd.AnyCommand, now_ms: int) -> tuple[str, ...]:

@@ -220,6 +220,8 @@ class WorkloadDetail(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody let it start whatever is left of budgets that ask for approval."""
     run: RunSpec | None = None
     """The command of its tasks, if it has one. The values of its environment are left empty."""
+    rerun: str = ""
+    """What is done if Slurm no longer has it (`WorkloadSpec`); of jobs that were not submitted through Muster empty."""
 
 
 class MigInstance(msgspec.Struct, frozen=True, kw_only=True):

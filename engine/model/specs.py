@@ -244,6 +244,11 @@ class PriorityClassSpec(Spec, frozen=True, kw_only=True):
     first, and priority orders only within a queue. Not given: the value, so that priority comes before share."""
 
 
+Rerun = Literal["never", "if-unstarted", "always"]
+"""What is done with work that was given to Slurm and is no longer there: a person is asked; it is sent again only where
+it is shown that it had not started; or it is sent again, and may run twice."""
+
+
 class Settings(Spec, frozen=True, kw_only=True):
     """The cell's rules besides its policy. Times in milliseconds; 0 switches a rule off."""
 
@@ -274,6 +279,11 @@ class Settings(Spec, frozen=True, kw_only=True):
     """`initial`: a registered recommender may change the requests of new work before it starts
     (`engine.admission.workload_changes`).
     """
+    rerun: Rerun = "if-unstarted"
+    """In a cell that Slurm decides: of work that says nothing, in a queue that says nothing. By default nothing runs
+    twice because of Muster, and what had plainly not started needs nobody to get up for it."""
+    queue_rerun: dict[str, Rerun] = {}
+    """Queue -> the same of its work. Slurm's partitions have no such word of their own."""
 
 
 class CellSpec(Spec, frozen=True, kw_only=True):
@@ -450,6 +460,8 @@ class WorkloadSpec(Spec, frozen=True, kw_only=True):
     """CPU and memory that its tasks use in the simulated executor, as a part of their request; 0: nobody knows."""
     run: RunSpec | None = None
     """The command of its tasks where they run for real."""
+    rerun: Rerun | Literal[""] = ""
+    """In a cell that Slurm decides; empty: as its queue says, or the cell."""
 
 
 class WorkloadState(IntEnum):

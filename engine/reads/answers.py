@@ -263,6 +263,7 @@ class Reader:
             rate_microusd_hour=state.ledger.rate[row],
             spending_approved=row in state.budgets.approved,
             run=shown(w.terms_at(row).run),
+            rerun=w.terms_at(row).rerun,
         )
 
     def _service(self, row: int, now_ms: int) -> ServiceDetail | None:

@@ -72,6 +72,7 @@ class ClassTerms(msgspec.Struct, frozen=True, array_like=True):
     service: ServiceSpec | None = None
     simulated_usage_permille: int = 0
     run: RunSpec | None = None
+    rerun: str = ""
 
 
 USUAL = ClassTerms()
@@ -417,6 +418,7 @@ class Workloads(Table):
             spec.service,
             spec.simulated_usage_permille,
             spec.run,
+            spec.rerun,
         )
         found = self.terms_of.get(terms)
         if found is None:

@@ -80,7 +80,7 @@ class Person:
         group = TaskGroup(request=Resources(cpu_milli=1000, memory_mib=20))
         spec = WorkloadSpec(
             id=name, queue="batch", groups=(group,), run=RunSpec(argv=("sleep", "86400"), cwd="/tmp"),
-            not_before_ms=0 if runs else time.time_ns() // 1_000_000 + WAITS_MS,
+            not_before_ms=0 if runs else time.time_ns() // 1_000_000 + WAITS_MS, rerun="always",
         )  # fmt: skip
         try:
             self.ask("POST", "/v1/command", Submit(workloads=(spec,)), key=f"submit-{name}")

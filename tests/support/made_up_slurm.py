@@ -17,7 +17,7 @@ from engine.external.intent_carrier import carried_since, newer
 from engine.external.observed_changes import new_intent
 from engine.external.slurm.capabilities import SlurmGone, SlurmRefused, SlurmUnavailable
 from engine.external.slurm.job_requests import token_in
-from engine.external.slurm.records import AcceptedJob, Diag, Job, JobList, JobRequest, PastJob
+from engine.external.slurm.records import AcceptedJob, Diag, Job, JobList, JobRequest, Node, PastJob, SlurmNodes
 from engine.model.commands import AnyCommand, IntentChange, SettleIntents
 from engine.state.external_cell import Intent, Phase
 
@@ -41,6 +41,8 @@ class MadeUpSlurm:
         self.says_ended_kept_s = 0.0
         self.says_boot = True
         """Whether it tells when it started: only by Slurm's own commands."""
+        self.machines = {"node1": "127.0.0.1"}
+        """Name -> address."""
         self.next_id = 1
         self.jobs: dict[int, Job] = {}
         self.finished: Counter[str] = Counter()
@@ -176,6 +178,12 @@ class MadeUpSlurm:
         self._refuse_when_down()
         return Diag(asked_s=int(self.now), since_s=self.since)
 
+    def nodes(self, since: int | None = None) -> SlurmNodes:
+        return SlurmNodes(list=tuple(Node(name=name, address=address) for name, address in self.machines.items()))
+
+    def spool(self) -> str:
+        return ""
+
     def history(self, since: int) -> Sequence[PastJob]:
         raise SlurmRefused(0, "there is no accounting")
 
@@ -186,6 +194,7 @@ class Connection:
     def __init__(self, slurm: MadeUpSlurm) -> None:
         self.submit, self.job, self.cancel = slurm.submit, slurm.job, slurm.cancel
         self.diag, self.history, self.ended_kept_s = slurm.diag, slurm.history, slurm.ended_kept_s
+        self.boot, self.nodes, self.spool = slurm.boot, slurm.nodes, slurm.spool
         self._slurm = slurm
 
     def jobs(self, since: int | None = None) -> JobList:

@@ -174,6 +174,10 @@ class SlurmReader(SlurmSession):
         age_s = self.commands.min_job_age_s()
         return math.inf if age_s == 0 else float(age_s or 0)
 
+    def spool(self) -> str:
+        """Return the folder of slurmd's own files, with its patterns, by `scontrol`; empty: not told."""
+        return self.commands.spool() if self.commands is not None and self.can.topology else ""
+
     def resume_timeout_s(self) -> int:
         """Return how long slurmctld waits for a node to boot, by `scontrol`; 0: not told."""
         return self.commands.resume_timeout_s() if self.commands is not None and self.can.topology else 0

@@ -42,7 +42,7 @@ JOB = EntryShape(
     node_count max_nodes cpus memory_per_node tres_req_str tres_alloc_str tres_per_node nodes gres_detail
     job_resources features required_nodes excluded_nodes shared contiguous required_switches dependency deadline
     restart_cnt exit_code resv_name licenses het_job_id current_working_directory standard_output standard_error
-    cluster user_id""",
+    cluster user_id requeue""",
 )
 STATE = EntryShape("job state", "job_id state")
 
@@ -106,6 +106,7 @@ def job(raw: msgspec.Raw) -> Job:
         dependency=entry.text("dependency"),
         deadline_s=entry.time("deadline"),
         restarts=entry.count("restart_cnt"),
+        requeue=entry.raw.requeue if isinstance(entry.raw.requeue, bool) else None,
         exit_status=exit_status if over else None,
         signal=signal if over else None,
         reservation=entry.text("resv_name"),
@@ -299,7 +300,7 @@ def _path(path: str, id_: int, array_id: int, task: int | None, name: str, user:
 NODE = EntryShape(
     "node",
     """name state state_flags cpus effective_cpus real_memory specialized_memory gres partitions features reason
-    instance_type topology""",
+    instance_type topology address""",
 )
 PARTITION = EntryShape(
     "partition",
@@ -325,6 +326,7 @@ def node(raw: msgspec.Raw) -> Node:
         partitions=entry.words("partitions"),
         features=entry.words("features"),
         reason=entry.text("reason"),
+        address=entry.text("address"),
         switch=_leaf(entry),
         instance_type=entry.text("instance_type"),
         extra=entry.extra,

@@ -131,22 +131,67 @@ def check(spec: WorkloadSpec, where: str) -> None:
             raise SpecError(f"{where}.tags.{name}", "cannot be passed to Slurm", "Use letters, digits, - and _")
 
 
+def workdir_of(spec: WorkloadSpec, place: JobDestination) -> str:
+    """The folder in which its jobs begin."""
+    return (spec.run.cwd if spec.run is not None else "") or place.workdir or "/tmp"
+
+
+def mark_of(token: str, tries: int) -> str:
+    """Name of the empty folder by which a job says, in the folder it begins in, that it has begun. `tries`: how often
+    the submission had been lost before."""
+    return f".muster-{token}.{tries}"
+
+
+REQUEUE: dict[str, bool | None] = {"never": False, "always": True}
+"""What the word of a workload says of Slurm's own requeue; of all others slurm.conf does."""
+MARKED_S = 900
+"""A job that may be sent again if it has not begun leaves a mark if it begins so soon after it was sent. By then
+slurmctld has saved it, as a rule, and nobody asks whether it had begun. A job that may never run twice always does."""
+_CANNOT = 75
+"""Exit status of a job that must not begin (EX_TEMPFAIL of sysexits.h)."""
+
+
+def _script(spec: WorkloadSpec, command: str, mark: str, until_s: int) -> str:
+    """The job's script, which leaves the mark before anything else where its workload may not run twice. One that may
+    never do so ends where the mark is there already: Slurm itself begins a job again that it forgot to have begun."""
+    begin = f"exec {'srun --kill-on-bad-exit=1 ' if spec.groups[0].count > 1 else ''}{command}\n"
+    if spec.rerun not in ("never", "if-unstarted"):
+        return f"#!/bin/sh\n{begin}"
+    leave = f"mkdir {mark} 2>/dev/null || [ -d {mark} ]"
+    if spec.rerun == "never":
+        leave = f"{{ {leave}; }} && mkdir {mark}/${{SLURM_ARRAY_TASK_ID:-0}}"
+        why = "it may never run twice, and has begun before or could not leave"
+    else:
+        leave = f'[ "$(date +%s)" -gt {until_s} ] || {leave}'
+        why = "it may run again only if it has not begun, and could not leave"
+    told = shlex.quote(f"muster: not run: {why} its mark {mark} (rerun: {spec.rerun})")
+    return f"#!/bin/sh\n{leave} || {{ echo {told} >&2; exit {_CANNOT}; }}\n{begin}"
+
+
 def wish_of(
-    spec: WorkloadSpec, token: str, place: JobDestination, job_ids: Callable[[str], int] = lambda workload: 0
+    spec: WorkloadSpec,
+    token: str,
+    place: JobDestination,
+    job_ids: Callable[[str], int] = lambda workload: 0,
+    *,
+    tries: int = 0,
+    now_s: int = 0,
 ) -> JobRequest:
-    """The job. `job_ids`: of a workload it waits for. Raises SpecError for what cannot be asked of Slurm."""
+    """The job. `job_ids`: of a workload it waits for. `tries`: how often it was lost before. Raises SpecError for what
+    cannot be asked of Slurm."""
     check(spec, "workload")
     run, group, array = spec.run, spec.groups[0], spec.array
     assert run is not None
     gpus, cpus = group.request.gpu_milli // 1000, max(1, -(-group.request.cpu_milli // 1000))
     # One task is on one node. So is each of several with GPUs: Slurm counts those by node.
     by_node = gpus > 0 or group.count == 1
-    command = shlex.join(run.argv)
+    workdir = workdir_of(spec, place)
+    mark = shlex.quote(os.path.join(workdir, mark_of(token, tries)))
     return JobRequest(
         name=f"{_plain(spec.name or spec.id)[:MAX_NAME]}.m{head_of(token)}",
-        script=f"#!/bin/sh\nexec {'srun --kill-on-bad-exit=1 ' if group.count > 1 else ''}{command}\n",
-        environment={"PATH": PATH, **run.env, "MUSTER_WORKLOAD": spec.id},
-        workdir=run.cwd or place.workdir or "/tmp",
+        script=_script(spec, shlex.join(run.argv), mark, now_s + MARKED_S),
+        environment={"PATH": PATH, **run.env, "MUSTER_WORKLOAD": spec.id, "MUSTER_SUBMISSION": str(tries + 1)},
+        workdir=workdir,
         comment=f"muster:{token}",
         partition=spec.tags.get("partition", "") or place.partition,
         account=spec.tags.get("account", "") or place.account,
@@ -165,6 +210,7 @@ def wish_of(
         begin_s=-(-spec.not_before_ms // 1000),
         deadline_s=spec.deadline_ms // 1000,
         held=spec.held,
+        requeue=REQUEUE.get(spec.rerun),
     )
 
 

@@ -573,6 +573,7 @@ def _as_wanted(spec: WorkloadSpec, wanted: WorkloadSpec, job: Job) -> WorkloadSp
         checkpoint_interval_ms=wanted.checkpoint_interval_ms,
         checkpoint_cost_ms=wanted.checkpoint_cost_ms,
         restore_ms=wanted.restore_ms,
+        rerun=wanted.rerun,
     )
 
 

@@ -105,6 +105,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     dependency: str = ""
     deadline_s: int = 0
     restarts: int = 0
+    requeue: bool | None = None
+    """Slurm may put it back by itself (`--requeue`); None: not told."""
     exit_status: int | None = None
     """The return code; None before the end, or when a signal ended it."""
     signal: int | None = None
@@ -174,6 +176,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     switch: str = ""
     """The leaf switch, where the release's REST or `scontrol show topology` says it."""
     instance_type: str = ""
+    address: str = ""
+    """Name or address by which slurmctld reaches it (NodeAddr)."""
     extra: dict[str, Any] = {}
 
 
@@ -259,6 +263,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     begin_s: int = 0
     deadline_s: int = 0
     held: bool = False
+    requeue: bool | None = None
+    """Whether Slurm may put it back by itself; None: as slurm.conf says (JobRequeue)."""
 
 
 class AcceptedJob(msgspec.Struct, frozen=True, kw_only=True):

@@ -96,6 +96,9 @@ class Commands:
         said = self._configured("MinJobAge")
         return int(said) if said.isdecimal() else None
 
+    def spool(self) -> str:
+        return self._configured("SlurmdSpoolDir")
+
     def steps(self, job: int) -> tuple[JobStep, ...]:
         """Return the steps of the job that run now."""
         lines = self._run("squeue", ["-h", "-s", "-j", str(job), "-o", "%i|%A|%S|%N|%j"]).splitlines()

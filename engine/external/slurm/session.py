@@ -104,6 +104,9 @@ class V38:
             job["begin_time"] = f"uts{wish.begin_s}"
         if wish.deadline_s:
             job["deadline"] = f"uts{wish.deadline_s}"
+        if wish.requeue is not None:
+            # 22.05 takes `requeue: false` for true.
+            job["requeue" if wish.requeue else "no_requeue"] = True
         return {"script": wish.script, "job": job}
 
     def change(self, change: JobUpdate) -> dict[str, Any]:
@@ -133,6 +136,8 @@ class V42:
             job["begin_time"] = _number(wish.begin_s)
         if wish.deadline_s:
             job["deadline"] = wish.deadline_s
+        if wish.requeue is not None:
+            job["requeue"] = wish.requeue
         return {"script": wish.script, "job": job}
 
     def change(self, change: JobUpdate) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Carriage of submissions to Slurm, exactly once, and the evidence of what became of an intent.
+"""Carriage of submissions to Slurm, none lost, and the evidence of what became of an intent.
 
 `Submitter` journals a submission as wanted, then as about to be sent, and only then sends it. It journals the job id
 when that comes, and the submission as done when slurmctld has it for good. Whichever process ends in between, the next
@@ -15,6 +15,9 @@ therefore decides from a whole list of Slurm's jobs, and acts on nothing itself:
 - A request that may or may not have arrived can still be under way in slurmrestd or in slurmctld's queue. It is dead
   after QUARANTINE_S.
 
+A job that was lost may have run before slurmctld was killed, and so may one whose answer never came. Whether it is sent
+again is therefore its workload's word (`rerun`), and what shows that it began or did not: `start_evidence` decides.
+
 Nothing here goes by which slurmctld answers: REST does not tell it reliably, as its time of start is 0 for the first
 minutes.
 
@@ -24,6 +27,7 @@ could not be read: a cluster that is away leaves a doubt as it was.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Executor
@@ -35,8 +39,26 @@ import msgspec
 from engine.external.intent_carrier import IntentJournal
 from engine.external.slurm import job_requests
 from engine.external.slurm.capabilities import SlurmDenied, SlurmGone, SlurmRefused, SlurmUnavailable
-from engine.external.slurm.job_requests import JobDestination, carries, head_in, head_of, token_in, wish_of
-from engine.external.slurm.records import AcceptedJob, Job, JobList, JobRequest, PastJob
+from engine.external.slurm.job_requests import (
+    JobDestination,
+    carries,
+    head_in,
+    head_of,
+    home_of,
+    mark_of,
+    token_in,
+    wish_of,
+    workdir_of,
+)
+from engine.external.slurm.records import AcceptedJob, Job, JobList, JobRequest, PastJob, SlurmNodes
+from engine.external.slurm.start_evidence import (
+    SKEW_S,
+    START_S,
+    LostSubmission,
+    StartEvidence,
+    Traces,
+    decide,
+)
 from engine.model import commands as cmd
 from engine.model.commands import IntentChange
 from engine.model.errors import MusterError
@@ -146,8 +168,6 @@ def _worth(job: Job) -> tuple[int, int, int]:
 
 MOST = 20
 """Things of one intent that are looked at."""
-BEFORE_S = 60
-"""By so much the clocks of Slurm and of the cell may differ."""
 
 
 def look(far: Any, intent: Intent, job_of: job_requests.JobOf, now_ms: int) -> FarLook:
@@ -156,7 +176,9 @@ def look(far: Any, intent: Intent, job_of: job_requests.JobOf, now_ms: int) -> F
     try:
         since_s, since_by = _started(far)
         lines, shows = (
-            _submission(far, intent) if isinstance(command, cmd.Submit) else _act(far, intent, command, job_of)
+            _submission(far, intent, command.workloads[0], now_ms)
+            if isinstance(command, cmd.Submit)
+            else _act(far, intent, command, job_of)
         )
     except MusterError as error:
         return FarLook(at_ms=now_ms, error=str(error))
@@ -171,8 +193,8 @@ def _started(far: Any) -> tuple[int, str]:
     return far.diag().since_s, "statistics, which may have been reset"
 
 
-def _submission(far: Any, intent: Intent) -> tuple[list[str], str]:
-    """By its token, whatever id it has; under the id that it was given; in accounting."""
+def _submission(far: Any, intent: Intent, spec: WorkloadSpec, now_ms: int) -> tuple[list[str], str]:
+    """By its token, whatever id it has; under the id that it was given; by what it left behind."""
     found = JobsByToken(far.jobs().list).of(intent.token, far.acts_as)
     lines = [f"{_of(job)} carries its token: {_state(job)}, submitted {utc(job.submit_s * 1000)}" for job in found]
     if found:
@@ -180,17 +202,21 @@ def _submission(far: Any, intent: Intent) -> tuple[list[str], str]:
     lines.append("no job in Slurm's list carries its token")
     if intent.job:
         lines.append(_under_its_id(far, intent))
-    try:
-        past = [
-            job
-            for job in far.history(intent.at_ms // 1000 - BEFORE_S)
-            if _is_of(job, intent.token) and _may_be_ours(far, job)
-        ]
-    except SlurmRefused as error:
-        return [*lines, f"accounting: {error.problem}"], ""
-    if past:
-        return [*lines, *(f"accounting: {_of(job)} carried it, and ended as {job.state}" for job in past)], "done"
-    return [*lines, "accounting never had it"], "undone"
+    sent_ms = _sent_ms(intent)
+    lost = LostSubmission(
+        token=intent.token, rerun=spec.rerun, tries=intent.tries, job=intent.job, not_before_ms=spec.not_before_ms,
+        workdir=workdir_of(spec, JobDestination(workdir=home_of(far.acts_as))), sent_ms=sent_ms,
+        alive_s=(intent.changed_ms - sent_ms) / 1000, purged=False, array=spec.array is not None,
+    )  # fmt: skip
+    traces = Traces(far, [lost], now_ms, lambda job: _may_be_ours(far, job))
+    evidence = traces.of(lost)
+    past = traces.carried(intent.token)
+    lines += [f"accounting: {_of(job)} carried it, and ended as {job.state}" for job in past if not job.start_s]
+    lines += [each for each in (*evidence.begun, evidence.unbegun, *evidence.untold) if each]
+    if evidence.ended:
+        return lines, "done"
+    unheard = spec.rerun in ("always", "") and not past and not traces.no_past
+    return lines, "undone" if evidence.unbegun or unheard else ""
 
 
 def _under_its_id(far: Any, intent: Intent) -> str:
@@ -216,10 +242,6 @@ def _may_be_ours(far: Any, job: Job | PastJob) -> bool:
 def _of(job: Job | PastJob) -> str:
     """With whose it is: as whom Muster submits is not always known."""
     return f"job {job.id} of {job.user}" if job.user else f"job {job.id}"
-
-
-def _is_of(job: PastJob, token: str) -> bool:
-    return job.comment == f"muster:{token}" or job.name.rpartition(".m")[2] == head_of(token)
 
 
 def _act(far: Any, intent: Intent, command: cmd.AnyCommand, job_of: job_requests.JobOf) -> tuple[list[str], str]:
@@ -256,6 +278,9 @@ MAX_SINGLE = 50
 LIST_SHARE = 4
 """The list of jobs is asked for again after so many times as long as it took, at the earliest."""
 RETRY_S = 2.0
+ACCOUNTING_S = 300.0
+"""For so long a slurmdbd that is away is waited for, before a person is asked what it might tell."""
+ACCOUNTING_AGAIN_S = 15.0
 DENIED_RETRY_S = 15.0
 
 
@@ -268,6 +293,9 @@ class SubmissionApi(Protocol):
     def cancel(self, id_: int, /) -> None: ...
     def history(self, since_s: int, /) -> Sequence[PastJob]: ...
     def ended_kept_s(self) -> float: ...
+    def boot(self) -> str: ...
+    def nodes(self, since: int | None = None) -> SlurmNodes: ...
+    def spool(self) -> str: ...
 
 
 class CarriedSubmission(msgspec.Struct):
@@ -292,14 +320,40 @@ class CarriedSubmission(msgspec.Struct):
     """It was not under its id: it is to be looked for in the whole list."""
     wake_s: float = 0.0
     """Not to be tried, or looked for, before that."""
+    lost_s: float = 0.0
+    """Our clock: when a whole list first showed that Slurm does not have it; 0: none did."""
+    sent_ms: int = 0
+    """Cell time before it was last sent."""
     told: str = ""
 
     @property
     def due_s(self) -> float:
         return self.there_s + SAFE_S
 
+    @property
+    def is_sent_anyway(self) -> bool:
+        """It is sent again whether or not it ran; empty: it is from before there was such a word."""
+        return self.spec.rerun in ("always", "")
+
+    @property
+    def is_unsent(self) -> bool:
+        """It is known not to have reached slurmctld."""
+        return self.phase == Phase.SENT and not self.arrived
+
     def sent(self) -> SentSubmission:
         return SentSubmission(self.attempted_s, self.phase == Phase.ACCEPTED, self.arrived, self.down_s)
+
+
+def _sent_ms(intent: Intent) -> int:
+    """When the journal says that it was about to be sent; where it does not any more, when it was wanted."""
+    return next((word.at_ms for word in reversed(intent.words) if word.phase == Phase.SENT), intent.at_ms)
+
+
+def _doubt(held: CarriedSubmission, found: SubmissionMatch) -> str:
+    """What a person is asked about."""
+    if held.phase == Phase.SENT and found.verdict == "lost":
+        return f"no answer came when it was sent, and Slurm does not have it; rerun is {held.spec.rerun or 'always'}"
+    return f"{found.why}; rerun is {held.spec.rerun or 'always'}"
 
 
 class Submitter:
@@ -383,6 +437,7 @@ class Submitter:
         return CarriedSubmission(
             number=intent.number, token=intent.token, spec=spec, phase=Phase(intent.phase), tries=intent.tries,
             job=intent.job, submit_s=intent.submit_s, attempted_s=now_s - ago_s, there_s=now_s, inherited=True,
+            sent_ms=_sent_ms(intent),
         )  # fmt: skip
 
     def _note(self, held: CarriedSubmission, phase: Phase, text: str = "") -> None:
@@ -457,20 +512,18 @@ class Submitter:
         after_s = self._clock()
         self._list_after = after_s + LIST_SHARE * (after_s - now_s)
         index, kept_s = JobsByToken(look.jobs), self._ended_kept_s()
-        missing: list[tuple[CarriedSubmission, str]] = []
+        lost: list[tuple[CarriedSubmission, SubmissionMatch]] = []
         for held in doubtful:
             found = judge(held.sent(), look, index.of(held.token, self.user), kept_s)
             if found.verdict == "there" and found.job is not None:
                 self._cancel_surplus(held, found.surplus)
                 self._found(held, found.job, look.at_s)
-            elif found.verdict == "lost":
-                self._reopen(held, found.why)
-            elif found.verdict == "unknown":
-                missing.append((held, found.why))
-            else:
+            elif found.verdict == "wait":
                 held.wake_s = self._clock() + RETRY_S
-        if missing:
-            self._ask_history(missing)
+            elif not self._may_still_begin(held, look.at_s):
+                lost.append((held, found))
+        if lost:
+            self._settle_lost(lost)
 
     def _ended_kept_s(self) -> float:
         """Asked until it is known: it is of slurm.conf."""
@@ -482,7 +535,7 @@ class Submitter:
     def _reopen(self, held: CarriedSubmission, why: str) -> None:
         held.job = held.submit_s = 0
         held.tries += 1
-        held.wake_s = held.down_s = 0.0
+        held.wake_s = held.down_s = held.lost_s = 0.0
         held.missed = False
         self._note(held, Phase.OPEN, why)
 
@@ -491,12 +544,23 @@ class Submitter:
         self.user = self.user or job.user
         before = held.job, held.submit_s, held.phase
         held.job, held.submit_s, held.missed, held.inherited = job.array_id or job.id, job.submit_s, False, False
+        held.lost_s = 0.0
         if held.phase == Phase.ACCEPTED and at_s >= held.due_s:
             self._note(held, Phase.DONE, held.told)
+            self._take_mark(held)
         elif before != (held.job, held.submit_s, Phase.ACCEPTED):
             if held.phase != Phase.ACCEPTED:
                 held.there_s = at_s
             self._note(held, Phase.ACCEPTED, held.told)
+
+    def _take_mark(self, held: CarriedSubmission) -> None:
+        """Of a job that slurmctld will not forget any more nobody asks whether it had begun. One that may never run
+        twice goes by its mark itself."""
+        if held.spec.rerun == "if-unstarted":
+            folder = workdir_of(held.spec, self._place_of(held.spec))
+            for tries in range(held.tries + 1):
+                with suppress(OSError):
+                    os.rmdir(os.path.join(folder, mark_of(held.token, tries)))
 
     def _cancel_surplus(self, held: CarriedSubmission, surplus: Iterable[Job]) -> None:
         """A copy that came late. Cancelled only while it is what it was: its id may be another job's by now."""
@@ -508,26 +572,75 @@ class Submitter:
             except SlurmGone:
                 continue
 
-    def _ask_history(self, missing: list[tuple[CarriedSubmission, str]]) -> None:
-        """Accounting knows jobs that the list has dropped. Without it, a person has to look."""
-        since_s = min(self._wall_ms() / 1000 - (self._clock() - held.attempted_s) for held, _ in missing)
-        try:
-            past = [job for job in self._far.history(int(since_s) - 60) if self._may_be_ours(job)]
-        except SlurmUnavailable:
-            raise
-        except MusterError as error:
-            for held, why in missing:
-                self._note(held, Phase.IN_DOUBT, f"{why}; {error.problem}")
-            return
-        by_token = {job.comment: job for job in past if job.comment}
-        heads = {job.name.rpartition(".m")[2]: job for job in past}
-        for held, why in missing:
-            job = by_token.get(f"muster:{held.token}") or heads.get(held.token.rpartition("-")[2][:8])
-            if job is not None:
-                held.job, held.submit_s = job.id, job.submit_s
-                self._note(held, Phase.DONE, f"it ended as {job.state} meanwhile")
+    def _may_still_begin(self, held: CarriedSubmission, at_s: float) -> bool:
+        """Return whether to wait before anything can be told of one that the list of that time does not have: what a
+        killed slurmctld had on its way to a node begins yet."""
+        held.lost_s = held.lost_s or at_s
+        if held.is_sent_anyway or held.is_unsent:
+            return False
+        held.missed, held.wake_s = True, held.lost_s + START_S
+        return at_s < held.wake_s
+
+    def _settle_lost(self, lost: list[tuple[CarriedSubmission, SubmissionMatch]]) -> None:
+        """Send again what may be; leave the rest to a person, with all that is known of it."""
+        known, is_away = self._evidence(lost)
+        for held, found, evidence in known:
+            step = decide(held.spec.rerun, evidence)
+            if step == "again":
+                self._reopen(held, "; ".join(dict.fromkeys(each for each in (found.why, evidence.text) if each)))
+            elif step == "done":
+                self._note(held, Phase.DONE, evidence.ended)
+            elif is_away and self._clock() - held.lost_s < ACCOUNTING_S:
+                held.missed, held.wake_s = True, self._clock() + ACCOUNTING_AGAIN_S
             else:
-                self._reopen(held, f"{why}, and accounting never had it")
+                self._note(held, Phase.IN_DOUBT, f"{_doubt(held, found)}; {evidence.text}")
+
+    def _evidence(
+        self, lost: list[tuple[CarriedSubmission, SubmissionMatch]]
+    ) -> tuple[list[tuple[CarriedSubmission, SubmissionMatch, StartEvidence]], bool]:
+        """Each with what is known of it, and whether accounting may tell more in a while. Nobody is asked about what is
+        sent again in any case."""
+        asked: list[tuple[CarriedSubmission, SubmissionMatch]] = []
+        known: list[tuple[CarriedSubmission, SubmissionMatch, StartEvidence]] = []
+        boot = self._boot_ms() if any(not held.is_sent_anyway for held, _ in lost) else 0
+        for held, found in lost:
+            unreached = self._unreached(held, found, boot)
+            if unreached or (held.is_sent_anyway and found.verdict == "lost"):
+                known.append((held, found, StartEvidence(unreached=unreached)))
+            else:
+                asked.append((held, found))
+        if not asked:
+            return known, False
+        about = [self._lost(*each) for each in asked]
+        traces = Traces(self._far, about, self._wall_ms(), self._may_be_ours)
+        known += [(*each, traces.of(one)) for each, one in zip(asked, about, strict=True)]
+        return known, traces.is_away
+
+    def _boot_ms(self) -> int:
+        """When the slurmctld that answers was started; 0 where that is not told."""
+        with suppress(SlurmRefused):
+            told = self._far.boot()
+            return int(told) * 1000 if told.isdecimal() else 0
+        return 0
+
+    @staticmethod
+    def _unreached(held: CarriedSubmission, found: SubmissionMatch, boot_ms: int) -> str:
+        """Why it is known not to have come to slurmctld; empty: it is not."""
+        if held.is_unsent:
+            return "it did not reach slurmctld"
+        ran_on = 0 < boot_ms < held.sent_ms - SKEW_S * 1000
+        if held.phase == Phase.SENT and found.verdict == "lost" and ran_on:
+            return "slurmctld has run since before it was sent, and does not have it"
+        return ""
+
+    def _lost(self, held: CarriedSubmission, found: SubmissionMatch) -> LostSubmission:
+        return LostSubmission(
+            token=held.token, rerun=held.spec.rerun, tries=held.tries,
+            workdir=workdir_of(held.spec, self._place_of(held.spec)), job=held.job,
+            not_before_ms=held.spec.not_before_ms, sent_ms=held.sent_ms,
+            alive_s=self._clock() - held.attempted_s - held.down_s, purged=found.verdict == "unknown",
+            array=held.spec.array is not None,
+        )  # fmt: skip
 
     def _read_back(self) -> None:
         """The id that was given must be a job with our token, at once and when it should be safe."""
@@ -576,10 +689,11 @@ class Submitter:
         if not ready:
             return False
         for held, _ in ready:
+            held.sent_ms = self._wall_ms()
             self._note(held, Phase.SENT)
         self._say()
         for held, _ in ready:
-            held.arrived, held.down_s = True, 0.0
+            held.arrived, held.down_s, held.lost_s = True, 0.0, 0.0
         trouble: SlurmUnavailable | None = None
         for (held, _), answer in zip(ready, self._pool.map(self._post, (wish for _, wish in ready)), strict=True):
             held.attempted_s = self._clock()
@@ -591,7 +705,10 @@ class Submitter:
         return len(ready) == AT_ONCE
 
     def _wish(self, held: CarriedSubmission) -> JobRequest:
-        return wish_of(held.spec, held.token, self._place_of(held.spec), self._job_ids)
+        return wish_of(
+            held.spec, held.token, self._place_of(held.spec), self._job_ids, tries=held.tries,
+            now_s=self._wall_ms() // 1000,
+        )  # fmt: skip
 
     def _post(self, wish: JobRequest) -> AcceptedJob | MusterError:
         if not self._may_act():

@@ -68,7 +68,9 @@ def test_a_cell_of_its_own_says_how_to_mirror_one() -> None:
 
 
 def test_a_job_that_waits_has_slurms_plan_beside_the_forecast() -> None:
-    waiting = Job(id=7, state="PENDING", reason="QOSMaxCpuPerUserLimit", priority=1200, start_s=NOW_S + 600)
+    waiting = Job(
+        id=7, state="PENDING", reason="QOSMaxCpuPerUserLimit", priority=1200, start_s=NOW_S + 600, requeue=False
+    )
     job = Mirrored.of("7", waiting)
     starts = StartForecast(
         at_ms=0, kind="room", p10_ms=60_000, p50_ms=120_000, p90_ms=240_000, decides="room", line_ms=0, alike=0,
@@ -79,6 +81,7 @@ def test_a_job_that_waits_has_slurms_plan_beside_the_forecast() -> None:
     assert "squeue" in told
     assert "2m (1m..4m)" in told
     assert "→ wait until others end" in told
+    assert "not by Slurm (--no-requeue)" in told
 
 
 def test_a_hostile_reason_does_nothing_to_a_terminal() -> None:

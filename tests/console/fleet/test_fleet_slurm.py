@@ -262,8 +262,8 @@ def _cell(view: FleetView, name: str) -> CellView:
 
 
 LONGER_THAN_FORGOTTEN_S = 8
-"""slurmctld saves its jobs every 5 s. One that starts and ends within what a crash made it forget is run again: that
-nobody can prevent (docs/slurm.md)."""
+"""slurmctld saves its jobs every 5 s. One that starts and ends within what a crash made it forget is run again where
+its workload says `always` (docs/slurm.md)."""
 
 
 def test_each_runs_once_while_a_slurmctld_an_engine_and_the_fleet_are_killed(three: Three, tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_each_runs_once_while_a_slurmctld_an_engine_and_the_fleet_are_killed(thr
             command = f"echo began {say}; sleep {LONGER_THAN_FORGOTTEN_S}; echo ended {say}"
             while True:
                 with suppress(MusterError):
-                    three.submit(job(name, command), cells=("old", "new"))
+                    three.submit(job(name, command, rerun="always"), cells=("old", "new"))
                     break
                 time.sleep(0.1)
 

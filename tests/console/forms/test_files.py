@@ -254,11 +254,11 @@ def test_times_are_of_the_cell_and_durations_have_units(tmp_path: Path) -> None:
     spec = one_workload(
         tmp_path,
         "not_before: +90m, deadline: '2026-03-02T12:00', max_runtime: 2h, retries: 3, backoff: 30s,"
-        " checkpoint_interval: 1h, checkpoint_cost: 2m, elastic: true, tasks: 8, min_tasks: 2",
+        " checkpoint_interval: 1h, checkpoint_cost: 2m, elastic: true, tasks: 8, min_tasks: 2, rerun: never",
     )
     assert (spec.not_before_ms, spec.deadline_ms) == (NOW_MS + 5_400_000, NOW_MS + 86_400_000)
     assert (spec.max_runtime_ms, spec.backoff_ms, spec.checkpoint_cost_ms) == (7_200_000, 30_000, 120_000)
-    assert (spec.retries, spec.elastic, spec.groups[0].min_count) == (3, True, 2)
+    assert (spec.retries, spec.elastic, spec.groups[0].min_count, spec.rerun) == (3, True, 2, "never")
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ queues:
     burst: {limit: {gpu: 64}, window: 2h, cooldown: 30m}
     min_runtime: 10m
     disruption_window: 1d
-settings: {fair_half_life: 1d, preempt_after: 1m}
+settings: {fair_half_life: 1d, preempt_after: 1m, rerun: never, queue_rerun: {research: always}}
 """
     cell = cell_of(read_document(written(tmp_path, text)))
     queue = cell.queues[1]
@@ -303,7 +303,9 @@ settings: {fair_half_life: 1d, preempt_after: 1m}
     assert queue.flavors == (FlavorQuota(pool="h100", nominal={"gpu_milli": 24_000}),)
     assert queue.burst == BurstSpec(limit={"gpu_milli": 64_000}, window_ms=7_200_000, cooldown_ms=1_800_000)
     assert (queue.min_runtime_ms, queue.disruption_window_ms) == (600_000, 86_400_000)
-    assert cell.settings == Settings(fair_half_life_ms=86_400_000, preempt_after_ms=60_000)
+    assert cell.settings == Settings(
+        fair_half_life_ms=86_400_000, preempt_after_ms=60_000, rerun="never", queue_rerun={"research": "always"}
+    )
 
 
 @pytest.mark.parametrize(

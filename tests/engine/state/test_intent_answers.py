@@ -13,7 +13,7 @@ from made_up_slurm import Connection, EngineLedger, MadeUpSlurm, OneByOne, live,
 from engine.control import Engine
 from engine.external.slurm import submission_carrier
 from engine.external.slurm.capabilities import SlurmRefused, SlurmUnavailable
-from engine.external.slurm.records import Job, JobList, JobRequest, PastJob
+from engine.external.slurm.records import Job, JobList, JobRequest, PastJob, SlurmNodes
 from engine.external.slurm.submission_carrier import Submitter
 from engine.model import commands as cmd
 from engine.model import events as ev
@@ -221,6 +221,15 @@ class Far:
 
     def job(self, id_: int) -> Job:
         return next(job for job in self._jobs if job.id == id_)
+
+    def boot(self) -> str:
+        return ""
+
+    def spool(self) -> str:
+        return ""
+
+    def nodes(self, since: int | None = None) -> SlurmNodes:
+        return SlurmNodes()
 
     def history(self, since_s: int) -> tuple[PastJob, ...]:
         if self._past is None:

@@ -22,10 +22,10 @@ def test_jobs_survive_a_slurmctld_that_is_killed_while_they_are_submitted(
     with own(release) as cluster, room(cluster) as slurm:
         for turn in range(3):
             for i in range(15):
-                slurm.submit(f"w{turn}-{i}", held=True)
+                slurm.submit(f"w{turn}-{i}", held=True, rerun="always")
             soon(lambda turn=turn: f"w{turn}-0" in cluster.run("squeue", "-h", "-o", "%j"))
             cluster.kill("slurmctld")
-            slurm.submit(f"down{turn}", held=True)
+            slurm.submit(f"down{turn}", held=True, rerun="always")
             cluster.start("slurmctld")
         wanted = {f"w{turn}-{i}" for turn in range(3) for i in range(15)} | {f"down{turn}" for turn in range(3)}
 

@@ -62,6 +62,8 @@ WISHES = {
     "gpus": {"partition": "gpu", "gres_per_node": {"gpu": 3}},
     "model": {"partition": "gpu", "gres_per_node": {"gpu:h100": 2}},
     "later": {"begin_s": 4_000_000_000},
+    "once": {"requeue": False},
+    "again": {"requeue": True},
     "array": {"array": "0-9%3", "held": True},
     "asked": {"qos": "high", "account": "production", "features": "amd", "memory_per_cpu_mib": 70, "held": True},
 }
@@ -76,6 +78,7 @@ def test_what_was_asked_for_is_what_is_read_and_the_same_in_both_releases(
     ids = {name: slurm.submit(wish(name, **{**more, "held": True})).id for name, more in WISHES.items()}
     read = {name: slurm.job(id_) for name, id_ in ids.items()}
     assert read["plain"].comment == WISHES["plain"]["comment"]
+    assert [read[name].requeue for name in ("plain", "once", "again")] == [True, False, True]
     assert (read["gang"].nodes_min, read["gang"].cpus) == (4, 16)
     assert read["gpus"].gres_wanted == {"gpu": 3}
     assert read["model"].gres_wanted == {"gpu:h100": 2}

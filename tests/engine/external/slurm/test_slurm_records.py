@@ -77,6 +77,7 @@ def test_a_job_that_both_releases_ran_reads_the_same() -> None:
 @pytest.mark.parametrize("version", [EARLY, LATER])
 def test_a_held_job_an_array_and_a_gpu_job_are_what_was_asked_for(version: str) -> None:
     held, array, gpu = (one_job(version, name) for name in ("job_held", "job_array", "job_gpu"))
+    assert held.requeue is True
     assert (held.state, held.held, held.reason, held.priority) == ("PENDING", True, "JobHeldUser", 0)
     assert array.array_id == array.id
     assert array.array_tasks.endswith("%2")

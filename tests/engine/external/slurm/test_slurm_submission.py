@@ -18,7 +18,7 @@ from engine.state.external_cell import Phase
 
 
 def job(name: str) -> Submit:
-    return Submit(workloads=(msgspec.structs.replace(workload(name), run=RunSpec(argv=("true",))),))
+    return Submit(workloads=(msgspec.structs.replace(workload(name), run=RunSpec(argv=("true",)), rerun="always"),))
 
 
 def submitter(engine: Engine, slurm: MadeUpSlurm, missing: Collection[str] = ()) -> Submitter:
