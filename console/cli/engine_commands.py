@@ -266,10 +266,10 @@ def _findings(findings: argparse.ArgumentParser) -> None:
     findings.add_argument(
         "--part", choices=("development", "held", "all"), default="all", help="held: kept from tuning"
     )
-    findings.add_argument("--faults", type=count, default=60, metavar="N", help="stretches with a fault in each part")
-    findings.add_argument("--quiet", type=count, default=60, metavar="N", help="cell days without one in each part")
+    findings.add_argument("--faults", type=positive, default=60, metavar="N", help="stretches with a fault in each part")
+    findings.add_argument("--quiet", type=positive, default=60, metavar="N", help="cell days without one in each part")
     findings.add_argument("--only", metavar="KIND", action="append", default=[], help="this kind; may be given again")
-    findings.add_argument("--jobs", type=count, default=1, metavar="N", help="processes that play them")
+    findings.add_argument("--jobs", type=positive, default=1, metavar="N", help="processes that play them")
     findings.add_argument("--all", action="store_true", help="every false finding too")
     long_running(findings)
 

@@ -155,7 +155,7 @@ class Day:
             count=tasks,
             request=Resources(cpu_milli=cpus * 1000, memory_mib=cpus * 2048, gpu_milli=gpus * 1000),
             pools=pools,
-            node_labels=dict(labels or {}),
+            node_labels={key: (value,) for key, value in (labels or {}).items()},
         )
         return [
             WorkloadSpec(
@@ -237,7 +237,7 @@ def _extra_work(rng: Random) -> Iterator[tuple[int, WorkloadSpec]]:
         cpus, minutes = rng.choice((4, 8, 12)), rng.randrange(5, 50)
         group = TaskGroup(
             request=Resources(cpu_milli=cpus * 1000, memory_mib=cpus * 2048), pools=(pool,),
-            node_labels=LABEL if pool == LABELLED and rng.random() < 0.5 else {},
+            node_labels={"disk": ("nvme",)} if pool == LABELLED and rng.random() < 0.5 else {},
         )  # fmt: skip
         yield (
             at_ms,
