@@ -300,8 +300,8 @@ def report_lines(
         lines += [
             f"{one.part}: {one.found} of {one.faults} faults found (recall {one.recall:.3f}, bar {MIN_RECALL}), median "
             f"{_minutes(one.median_min)} min (bar {MAX_MINUTES:g})",
-            f"{one.false} false findings in {one.quiet_days:g} days: {one.false_a_day:.2f} a day (bar {MAX_FALSE_A_DAY:g}); "
-            f"drafts tried {one.drafted}, worse {one.worse} (bar 0)",
+            f"{one.false} false findings in {one.quiet_days:g} days: {one.false_a_day:.2f} a day "
+            f"(bar {MAX_FALSE_A_DAY:g}); drafts tried {one.drafted}, worse {one.worse} (bar 0)",
             "",
             *table(("KIND", "INCIDENT", "FOUND", "MEDIAN MIN", "FALSE"), rows, (False, False, True, True, True)),
             "",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from random import Random
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,6 +21,7 @@ from engine.model import commands as do
 from engine.model.columns import view
 from engine.model.commands import AnyCommand, Define, Submit
 from engine.model.errors import MusterError
+from engine.model.reports import BudgetLine
 from engine.model.specs import (
     HOUR_MS,
     BudgetSpec,
@@ -37,7 +38,7 @@ from engine.model.specs import (
 )
 from engine.traces.generated_day import ai_day
 
-MINUTE_MS = 60_000
+MINUTE_MS, DAY_MS = 60_000, 24 * HOUR_MS
 STEP_MS = 5 * MINUTE_MS
 """Cell time between two looks."""
 BEAT_MS = 15_000
@@ -147,8 +148,8 @@ class Day:
 
     def jobs(
         self, stem: str, count: int, *, queue: str, tenant: str, cpus: int = 4, gpus: int = 0, tasks: int = 1,
-        pools: tuple[str, ...] = (), priority: str = "normal", minutes: int = 120, labels: Mapping[str, str] | None = None,
-        retries: int = 0, failures: int = 0, team: str = "",
+        pools: tuple[str, ...] = (), priority: str = "normal", minutes: int = 120,
+        labels: Mapping[str, str] | None = None, retries: int = 0, failures: int = 0, team: str = "",
     ) -> list[WorkloadSpec]:  # fmt: skip
         number = self._number = self._number + 1000
         group = TaskGroup(
@@ -248,7 +249,7 @@ def _extra_work(rng: Random) -> Iterator[tuple[int, WorkloadSpec]]:
         )  # fmt: skip
 
 
-# -- scenes: a fault, and a stretch that looks like it and is fine ------------------------------------------------------
+# -- scenes: a fault, and a stretch that looks like it and is fine ----------------------------------------------------
 
 
 def drained(day: Day) -> None:
@@ -425,9 +426,7 @@ def not_growing(day: Day) -> None:
     if day.rng.random() < 0.5:
         day.do(do.SetAutoscaling(changes={"enabled": False}))
     else:
-        there = sum(1 for node in day.engine.state.capacity.node_ids if node.startswith(GROW))
         now = sum(pool.nodes for pool in day.engine.overview().pools if pool.name == GROW)
-        del there
         day.do(do.SetScaling(pool=GROW, most=max(1, now)))
     day.submit(*day.jobs("render", 12, queue="open", tenant="ops", cpus=24, pools=(GROW,), minutes=200))
 
@@ -540,9 +539,9 @@ def within_budget(day: Day) -> None:
     _budget(day, "platform-week", 10**13, "hold")
 
 
-def _budget(day: Day, name: str, limit: int, action: str):  # type: ignore[no-untyped-def]
-    spec = BudgetSpec(name=name, scope="queue", of=name.partition("-")[0], limit_microusd=limit, window_ms=7 * 24 * HOUR_MS,
-                      action="hold" if action == "hold" else "warn")  # fmt: skip
+def _budget(day: Day, name: str, limit: int, action: Literal["hold", "warn"]) -> list[BudgetLine]:
+    queue = name.partition("-")[0]
+    spec = BudgetSpec(name=name, scope="queue", of=queue, limit_microusd=limit, window_ms=7 * DAY_MS, action=action)
     day.do(do.SetBudgets(budgets=(spec,)))
     return [line for line in day.engine.budgets().budgets if line.spec.name == name]
 

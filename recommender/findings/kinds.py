@@ -43,10 +43,12 @@ _CAUSES, _RISKS = "recommender.findings.waiting_causes", "recommender.findings.w
 
 _ROWS = (
     FindingKind(
-        "forgotten_cordons", "late", "nodes drained or cordoned and empty, long ago or while work waits that fits them",
+        "forgotten_cordons", "late", "empty nodes out of service, long ago or while work waits that fits them",
         ("uncordon",), f"{_CAUSES}:out_of_service",
     ),
-    FindingKind("stale_reservation", "late", "a reservation that keeps nodes idle", ("unreserve",), f"{_CAUSES}:reserved"),
+    FindingKind(
+        "stale_reservation", "late", "a reservation that keeps idle nodes", ("unreserve",), f"{_CAUSES}:reserved",
+    ),
     FindingKind(
         "runaway_tenant", "late", "a tenant or team that floods the line or holds far more than usual",
         ("hold what it has waiting", "lower its priority", "ask it"), f"{_CAUSES}:flooded",

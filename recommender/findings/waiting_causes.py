@@ -55,7 +55,7 @@ def out_of_service(reading: CellReading) -> list[Suggestion]:
                 Evidence(metric="longest of their waits", window="now", rows=count, value=lasting(longest)),
                 Evidence(metric="out of service", window=lasting(oldest), rows=len(nodes), value=capacity),
             ),
-            counterfactual=f"Not suggested within {lasting(FORGOTTEN_MS)} of the drain, or if nothing that waits fitted",
+            counterfactual=f"Not suggested within {lasting(FORGOTTEN_MS)} of the drain, or if nothing waiting fitted",
             alternatives=("Ask who took them out, and why", f"No action: {capacity} stay out of service"),
             thin=("whether they are healthy is not known here: ask whoever took them out",),
             severity=longest / 3_600_000,
@@ -117,7 +117,7 @@ def flooded(reading: CellReading) -> list[Suggestion]:
             Suggestion(
                 kind="runaway_tenant",
                 about=flood.name,
-                finding=f"{flood.of} {flood.name} floods the line: {flood.waiting:,} of {flood.line:,} waiting are its, "
+                finding=f"{flood.of} {flood.name} floods the line: {flood.waiting:,} of {flood.line:,} waiting, "
                 f"{counted(len(flood.hurt), 'workload')} of others behind{held}",
                 action="hold_queue" if hold_queue else "hold",
                 targets=tuple(queues) if hold_queue else ids,

@@ -140,7 +140,7 @@ def budget_holds(reading: CellReading) -> list[Suggestion]:
             Suggestion(
                 kind="budget_holds",
                 about=spec.name,
-                finding=f"budget {spec.name} of {spec.scope} {spec.of} {when}, {lasting(left_ms)} before its window ends",
+                finding=f"budget {spec.name} of {spec.scope} {spec.of} {when}; {lasting(left_ms)} to its window's end",
                 action="set_budget",
                 targets=(spec.name,),
                 parameters=("--limit", str(limit)),
