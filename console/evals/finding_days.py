@@ -42,8 +42,8 @@ MINUTE_MS, DAY_MS = 60_000, 24 * HOUR_MS
 STEP_MS = 5 * MINUTE_MS
 """Cell time between two looks."""
 BEAT_MS = 15_000
-STRETCH_MS = 8 * HOUR_MS
-"""Of a stretch without a fault: a third of a cell day."""
+STRETCH_MS = 6 * HOUR_MS
+"""Of a stretch without a fault: a quarter of a cell day."""
 WATCHED_MS = HOUR_MS
 """After the fault, in which it has to be found."""
 GROW, LABELLED, SPOT = "burst-32c", "nvme-64c", "cpu-96c-spot"
@@ -78,6 +78,7 @@ class Day:
         self.arrivals = sorted([*arrivals, *_extra_work(self.rng)], key=lambda each: each[0])
         self.engine = Engine.open(None, seed=stretch.seed)
         self.do(Define(cell=self.cell))
+        self.do(do.SetAutoscaling(changes={"scan_every_ms": 2 * MINUTE_MS}))
         self.begins_ms = self.rng.randrange(200, 280) // 5 * STEP_MS
         self.subjects: tuple[str, ...] = ()
         """Ids and names that the fault is about."""
@@ -102,28 +103,31 @@ class Day:
             yield self.engine.now_ms
 
     def _step(self) -> None:
+        """Five minutes: what has arrived is submitted, and what is due within them happens at its time."""
         end_ms = self.engine.now_ms + STEP_MS
+        first = self._next
+        while self._next < len(self.arrivals) and self.arrivals[self._next][0] <= self.engine.now_ms:
+            self._next += 1
+        self.submit(*(spec for _, spec in self.arrivals[first : self._next]))
         while self.engine.now_ms < end_ms:
-            due = sorted((each for each in self.later if each[0] <= self.engine.now_ms), key=lambda each: each[0])
-            self.later = [each for each in self.later if each not in due]
-            for _, happens in due:
+            due = [happens for at_ms, happens in self.later if at_ms <= self.engine.now_ms]
+            self.later = [each for each in self.later if each[0] > self.engine.now_ms]
+            for happens in (*due, *self._beats):
                 happens()
-            first = self._next
-            while self._next < len(self.arrivals) and self.arrivals[self._next][0] <= self.engine.now_ms:
-                self._next += 1
-            if self._next > first:
-                self.submit(*(spec for _, spec in self.arrivals[first : self._next]))
-            until_ms = min(self.engine.now_ms + MINUTE_MS, end_ms)
-            while self.engine.now_ms < until_ms:
-                for beat in self._beats:
-                    beat()
-                self.engine.advance(min(self.engine.now_ms + BEAT_MS, until_ms) if self._beats else until_ms)
+            until_ms = min((end_ms, *(at_ms for at_ms, _ in self.later)))
+            self.engine.advance(min(until_ms, self.engine.now_ms + BEAT_MS) if self._beats else until_ms)
 
     def do(self, command: AnyCommand) -> None:
         self.engine.command(command)
 
     def submit(self, *specs: WorkloadSpec) -> None:
-        """Each for itself: what the cell refuses at its door never was."""
+        """Together; where the cell refuses one at its door, each for itself."""
+        try:
+            if specs:
+                self.engine.command(Submit(workloads=specs))
+            return
+        except MusterError:
+            pass
         for spec in specs:
             try:
                 self.engine.command(Submit(workloads=(spec,)))

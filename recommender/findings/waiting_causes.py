@@ -30,7 +30,7 @@ def out_of_service(reading: CellReading) -> list[Suggestion]:
     useful: set[int] = set()
     for lot in reading.lots:
         rooms = [(row, room) for row, room in lot.out_rooms if row in forgotten]
-        if lot.token in ROOM and sum(room for _, room in rooms) >= lot.missing_tasks:
+        if rooms and lot.token in ROOM and sum(room for _, room in rooms) >= lot.missing_tasks:
             helped.append(lot)
             useful.update(row for row, _ in rooms)
     if not helped:
