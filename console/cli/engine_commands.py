@@ -264,9 +264,7 @@ def _eval(evaluated: ShellParser) -> None:
 
 def _findings(findings: argparse.ArgumentParser) -> None:
     findings.add_argument("--part", choices=("development", "held", "all"), default="all", help="held: not tuned on")
-    findings.add_argument(
-        "--faults", type=positive, default=60, metavar="N", help="stretches with a fault in a part"
-    )
+    findings.add_argument("--faults", type=positive, default=60, metavar="N", help="stretches with a fault in a part")
     findings.add_argument("--quiet", type=positive, default=60, metavar="N", help="stretches without one in a part")
     findings.add_argument("--only", metavar="KIND", action="append", default=[], help="this kind; may be given again")
     findings.add_argument("--jobs", type=positive, default=1, metavar="N", help="processes that play them")

@@ -3,7 +3,7 @@
 Every five cell minutes after a fault, and every ten without one, all findings on the live cell are asked for
 (`console.service.advisor`, and those on reservations). A fault is found when a finding of its kind names one of its
 objects within an hour. A finding that appears in a stretch without a fault, or before the fault, is false, whatever it
-says. Findings on runs past their likes are counted too; those of the history are not looked for: the days have none.
+says. Findings that are no alarm (runs past their likes, savings) are counted apart; those of the history are not looked for: the days have none.
 
 The rule drafter is asked about what was found, and about a flood in plain words too. What it drafts is carried out on
 a fork, and the symptom of the next hour is compared with that of a fork on which nothing is done.
@@ -33,7 +33,7 @@ from engine.control import Engine
 from engine.model.errors import MusterError, SpecError
 from engine.traces.progress import counted
 from recommender.findings.history_findings import stale_reservations
-from recommender.findings.kinds import KINDS
+from recommender.findings.kinds import KINDS, incident_of
 from recommender.findings.suggestions import Suggestion
 from runbooks.drafts import symptom_rules, symptoms
 from runbooks.drafts.solver import done
@@ -47,6 +47,7 @@ FAULTS = QUIET = 60
 PARTS = {"development": 1_000, "held": 9_000}
 """First seed of the stretches of each part."""
 MIN_RECALL, MAX_FALSE_A_DAY, MAX_MINUTES = 0.9, 1.0, 15.0
+ALARMS = frozenset(("late", "loss", "spend"))
 QUIET_STEPS = 2
 """Every second step is looked at where nothing is to be found in time: findings stand for longer than that."""
 WORSE = 1.02
@@ -63,7 +64,9 @@ class StretchResult(msgspec.Struct, frozen=True, kw_only=True):
     hours: float
     """Without a fault: of the whole stretch, or up to the fault."""
     false: tuple[str, ...]
-    """Findings in those hours, each once: cell time, kind and text."""
+    """Findings in those hours, each once: cell time, kind and text. Of incidents that are alarms (ALARMS)."""
+    told: tuple[str, ...] = ()
+    """The others: unusual runs and savings, which nobody is called for."""
     found_min: float | None = None
     """Cell minutes from the fault to its finding; None when it was not found, or there is none."""
     drafted: int = 0
@@ -94,6 +97,8 @@ class FindingsScore(msgspec.Struct, frozen=True, kw_only=True):
     quiet_days: float
     false: int
     false_a_day: float
+    told: int
+    """Findings in those days that are no alarm."""
     drafted: int
     worse: int
     look_cpu_ms: float
@@ -176,15 +181,16 @@ def played(stretch: Stretch) -> StretchResult:
                         drafted += harm is not None
                         worse += [harm] if harm else []
         until_ms = day.begins_ms if stretch.fault else day.engine.now_ms
-        false = [
-            f"{at // HOUR_MS:02}:{at // MINUTE_MS % 60:02} {each.kind}: {each.finding}"
+        early = [
+            (incident_of(each.kind), f"{at // HOUR_MS:02}:{at // MINUTE_MS % 60:02} {each.kind}: {each.finding}")
             for at, each in seen.values()
             if at <= until_ms
         ]
     finally:
         day.close()
     return StretchResult(
-        kind=stretch.kind, seed=stretch.seed, fault=stretch.fault, hours=until_ms / HOUR_MS, false=tuple(false),
+        kind=stretch.kind, seed=stretch.seed, fault=stretch.fault, hours=until_ms / HOUR_MS, false=tuple(text for incident, text in early if incident in ALARMS),
+        told=tuple(text for incident, text in early if incident not in ALARMS),
         found_min=found_min, drafted=drafted, worse=tuple(worse), look_cpu_ms=1000 * cpu_s / max(looks, 1),
     )  # fmt: skip
 
@@ -263,6 +269,7 @@ def score(part: str, results: Sequence[StretchResult]) -> FindingsScore:
         quiet_days=round(quiet_days, 1),
         false=false,
         false_a_day=round(false / max(quiet_days, 1e-9), 3),
+        told=sum(len(each.told) for each in results),
         drafted=sum(each.drafted for each in results),
         worse=sum(len(each.worse) for each in results),
         look_cpu_ms=round(sum(each.look_cpu_ms for each in results) / max(len(results), 1), 2),
@@ -305,7 +312,7 @@ def report_lines(
             f"{one.part}: {one.found} of {one.faults} faults found (recall {one.recall:.3f}, bar {MIN_RECALL}), median "
             f"{_minutes(one.median_min)} min (bar {MAX_MINUTES:g})",
             f"{one.false} false findings in {one.quiet_days:g} days: {one.false_a_day:.2f} a day "
-            f"(bar {MAX_FALSE_A_DAY:g}); drafts tried {one.drafted}, worse {one.worse} (bar 0)",
+            f"(bar {MAX_FALSE_A_DAY:g}), and {one.told} that are no alarm; drafts tried {one.drafted}, worse {one.worse} (bar 0)",
             "",
             *table(("KIND", "INCIDENT", "FOUND", "MEDIAN MIN", "FALSE"), rows, (False, False, True, True, True)),
             "",

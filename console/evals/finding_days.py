@@ -93,9 +93,8 @@ class Day:
     def steps(self) -> Iterator[int]:
         """Play step by step; yields the cell time after each."""
         scene = SCENES[self.stretch.kind][0 if self.stretch.fault else 1]
-        until_ms = self.begins_ms + WATCHED_MS if self.stretch.fault else STRETCH_MS
         begun = False
-        while self.engine.now_ms < until_ms:
+        while self.engine.now_ms < (self.begins_ms + WATCHED_MS if self.stretch.fault else STRETCH_MS):
             if not begun and self.engine.now_ms >= self.begins_ms:
                 begun = True
                 scene(self)
@@ -271,8 +270,7 @@ def drained(day: Day) -> None:
 
 
 def drained_briefly(day: Day) -> None:
-    """Nodes are drained for a firmware update, one after the other, and back within eight minutes, with work waiting;
-    another stays out, and what waits does not fit it."""
+    """Nodes are drained for a firmware update, one after the other, and back within ten minutes, with work waiting."""
     pool = day.rng.choice((LABELLED, "cpu-96c"))
     for turn, node in enumerate(day.nodes(pool)):
         day.after(20 * turn, lambda node=node: _if_possible(day, do.Drain(ids=(node,))))  # type: ignore[misc]
@@ -282,7 +280,7 @@ def drained_briefly(day: Day) -> None:
     spare = day.nodes(SPOT)
     if spare:
         _if_possible(day, do.Cordon(ids=(spare[0],)))
-        day.after(50, lambda: _if_possible(day, do.Uncordon(ids=(spare[0],))))
+        day.after(9, lambda: _if_possible(day, do.Uncordon(ids=(spare[0],))))
 
 
 def reserved(day: Day) -> None:

@@ -26,6 +26,8 @@ LINE_PERMILLE = 500
 """Share of the line, by number or by what is asked for."""
 HELD_PERMILLE = 100
 """Share of the cell that its recent work holds, from which it keeps others out whatever its priority."""
+MIN_HURT = 3
+"""Workloads of others behind it below which it is in hardly anybody's way."""
 LATE_MS = 5 * 60_000
 """Others who have waited for less are not hurt yet."""
 
@@ -85,7 +87,7 @@ def _of(
         mine = queued[whose[queued] == row]
         held = _held(state, known[(whose[known] == row) & (ages < RECENT_H)], asked)
         hurt = _hurt(state, mine, queued[whose[queued] != row], held, now_ms)
-        if len(hurt):
+        if len(hurt) >= MIN_HURT:
             found.append(
                 Flood(
                     of, names[row], len(mine), len(queued), int(recent[row]), int(usual[row]), tuple(mine.tolist()),

@@ -71,7 +71,7 @@ _ROWS = (
         ("switch the autoscaler on", "raise the pool's maximum", "another pool"), f"{_CAUSES}:autoscaler_stuck",
     ),
     FindingKind("pool_ahead", "late", "a growing pool that is likely to be too small", ("set targets",)),
-    FindingKind("overrun", "late", "runs far past what similar work takes", ("ask the owner", "requeue")),
+    FindingKind("overrun", "watch", "runs far past what similar work takes", ("ask the owner", "requeue")),
     FindingKind("straggler", "loss", "a node that slows a gang down", ("drain", "restart the gang elsewhere")),
     FindingKind(
         "failing_node", "loss", "a node lost again and again that still takes work", ("drain", "cordon"),
