@@ -3,7 +3,8 @@
 Every five cell minutes after a fault, and every ten without one, all findings on the live cell are asked for
 (`console.service.advisor`, and those on reservations). A fault is found when a finding of its kind names one of its
 objects within an hour. A finding that appears in a stretch without a fault, or before the fault, is false, whatever it
-says. Findings that are no alarm (runs past their likes, savings) are counted apart; those of the history are not looked for: the days have none.
+says. Findings that are no alarm (runs past their likes, savings) are counted apart; those of the history are not looked
+for: the days have none.
 
 The rule drafter is asked about what was found, and about a flood in plain words too. What it drafts is carried out on
 a fork, and the symptom of the next hour is compared with that of a fork on which nothing is done.
@@ -189,10 +190,17 @@ def played(stretch: Stretch) -> StretchResult:
     finally:
         day.close()
     return StretchResult(
-        kind=stretch.kind, seed=stretch.seed, fault=stretch.fault, hours=until_ms / HOUR_MS, false=tuple(text for incident, text in early if incident in ALARMS),
+        kind=stretch.kind,
+        seed=stretch.seed,
+        fault=stretch.fault,
+        hours=until_ms / HOUR_MS,
+        false=tuple(text for incident, text in early if incident in ALARMS),
         told=tuple(text for incident, text in early if incident not in ALARMS),
-        found_min=found_min, drafted=drafted, worse=tuple(worse), look_cpu_ms=1000 * cpu_s / max(looks, 1),
-    )  # fmt: skip
+        found_min=found_min,
+        drafted=drafted,
+        worse=tuple(worse),
+        look_cpu_ms=1000 * cpu_s / max(looks, 1),
+    )
 
 
 def looked(advisor: Advisor, engine: Engine) -> list[Suggestion]:
@@ -312,7 +320,8 @@ def report_lines(
             f"{one.part}: {one.found} of {one.faults} faults found (recall {one.recall:.3f}, bar {MIN_RECALL}), median "
             f"{_minutes(one.median_min)} min (bar {MAX_MINUTES:g})",
             f"{one.false} false findings in {one.quiet_days:g} days: {one.false_a_day:.2f} a day "
-            f"(bar {MAX_FALSE_A_DAY:g}), and {one.told} that are no alarm; drafts tried {one.drafted}, worse {one.worse} (bar 0)",
+            f"(bar {MAX_FALSE_A_DAY:g}), and {one.told} that are no alarm",
+            f"drafts tried {one.drafted}, worse {one.worse} (bar 0)",
             "",
             *table(("KIND", "INCIDENT", "FOUND", "MEDIAN MIN", "FALSE"), rows, (False, False, True, True, True)),
             "",
