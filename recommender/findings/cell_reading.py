@@ -249,16 +249,19 @@ def _lots(engine: Engine, out: list[int], kept: dict[str, IdleReservation]) -> l
     late = queued[view(w.since)[queued] < now_ms - LATE_MS]
     if not len(late):
         return []
-    columns = np.stack([view(column)[late].astype(np.int64) for column in (w.queue, w.cls, w.tenant, w.priority)])
-    _, lot_of = np.unique(columns, axis=1, return_inverse=True)
-    order = np.argsort(lot_of, kind="stable")
-    firsts = np.flatnonzero(np.diff(lot_of[order], prepend=-1))
-    lots = [late[rows] for rows in np.split(order, firsts[1:])]
-    since = view(w.since)
-    lots.sort(key=lambda rows: (int(since[rows].min()), int(rows[0])))
+    key = np.zeros(len(late), np.int64)
+    for column in (w.queue, w.cls, w.tenant, w.priority):
+        values = view(column)[late].astype(np.int64)
+        key = key * (int(values.max()) + 1) + values
+    order = np.argsort(key, kind="stable")
+    starts = np.flatnonzero(np.diff(key[order], prepend=-1))
+    oldest = np.minimum.reduceat(view(w.since)[late[order]], starts)
+    ends = np.append(starts[1:], len(order))
+    chosen = np.argsort(oldest, kind="stable")[:MAX_LOTS].tolist()
+    lots = [late[order[starts[lot] : ends[lot]]] for lot in chosen]
     facts = _ShapeFacts(state, np.array(out, np.int64), kept)
     waiting_in = {w.queue[int(row)] for row in queued[np.unique(view(w.queue)[queued], return_index=True)[1]]}
-    return [_lot(engine, rows, facts, waiting_in) for rows in lots[:MAX_LOTS]]
+    return [_lot(engine, rows, facts, waiting_in) for rows in lots]
 
 
 def _lot(engine: Engine, rows: Ints, facts: _ShapeFacts, waiting_in: set[int]) -> WaitingLot:
@@ -311,6 +314,7 @@ class _ShapeFacts:
         self._out = out
         self._kept = kept
         self._slots: dict[Shape, int] = {}
+        self._out_rooms: dict[Shape, tuple[tuple[int, int], ...]] = {}
         self._ever: dict[Shape, int] = {}
 
     def slots(self, shape: Shape) -> int:
@@ -363,7 +367,9 @@ class _ShapeFacts:
         return (f"{demand.key}={values}" if values else demand.key), len(fitting), names
 
     def out_rooms(self, shape: Shape) -> tuple[tuple[int, int], ...]:
-        return self._rooms(shape, self._out)
+        if shape not in self._out_rooms:
+            self._out_rooms[shape] = self._rooms(shape, self._out)
+        return self._out_rooms[shape]
 
     def kept_by(self, shape: Shape) -> tuple[str, ...]:
         return tuple(name for name, each in self._kept.items() if self._rooms(shape, np.array(each.nodes, np.int64)))

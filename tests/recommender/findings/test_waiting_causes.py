@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,7 +24,7 @@ from engine.model.specs import (
     WorkloadSpec,
 )
 from recommender.findings.cell_reading import CellReader
-from recommender.findings.kinds import KINDS, detected
+from recommender.findings.kinds import KINDS, detected, table_lines
 from recommender.findings.suggestions import Suggestion
 
 MINUTE, HOUR = 60_000, 3_600_000
@@ -248,3 +249,8 @@ def test_a_price_that_does_not_fit() -> None:
 
 def test_every_kind_is_declared_with_what_can_be_done() -> None:
     assert all(row.finds and row.remedies for row in KINDS.values())
+
+
+def test_the_table_of_the_manual_is_made_of_the_declarations() -> None:
+    manual = (Path(__file__).parents[3] / "docs" / "findings.md").read_text()
+    assert "\n".join(table_lines()) in manual
