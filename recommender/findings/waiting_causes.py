@@ -3,7 +3,7 @@ labels, and pools that do not grow. Each says what it would take, and is quiet w
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from engine.model.quantities import counted, lasting, shortlist, whole
@@ -27,12 +27,13 @@ def out_of_service(reading: CellReading) -> list[Suggestion]:
         row: node for row, node in reading.idle_nodes.items() if reading.now_ms - node.since_ms >= FORGOTTEN_MS
     }
     helped: list[WaitingLot] = []
-    useful: set[int] = set()
+    useful: dict[int, int] = {}
+    """Row -> tasks that it would take at most."""
     for lot in reading.lots:
         rooms = [(row, room) for row, room in lot.out_rooms if row in forgotten]
         if rooms and lot.token in ROOM and sum(room for _, room in rooms) >= lot.missing_tasks:
             helped.append(lot)
-            useful.update(row for row, _ in rooms)
+            useful |= {row: max(room, useful.get(row, 0)) for row, room in rooms}
     if not helped:
         return []
     nodes = [forgotten[row] for row in sorted(useful, key=lambda row: (forgotten[row].since_ms, row))]
@@ -61,7 +62,7 @@ def out_of_service(reading: CellReading) -> list[Suggestion]:
             severity=longest / 3_600_000,
             benefit=Benefit(waiting_gpu_milli_h=milli * DAY_MS // 3_600_000),
             cost_delta_microusd_hour=0,
-            expected=_fewer_waiting(reading, count),
+            expected=_fewer_waiting(reading, min(count, sum(useful.values()))),
         )
     ]
 
@@ -145,7 +146,7 @@ def flooded(reading: CellReading) -> list[Suggestion]:
                 ),
                 severity=flood.waiting,
                 benefit=Benefit(waiting_gpu_milli_h=_day_of(_others(reading, flood.name))),
-                expected=_fewer_waiting(reading, len(flood.hurt)),
+                expected=_others_start(reading, flood.name),
             )
         )
     return found
@@ -364,6 +365,18 @@ def _fewer_waiting(reading: CellReading, count: int, queue: str = "", was: int =
     of, subject, now = ("queue", queue, was) if queue else ("cell", "", reading.waiting)
     to = max(now - count, 0)
     return Expected(metric="waiting", of=of, subject=subject, was=float(now), to=float(to), within_ms=CHECK_MS)
+
+
+def _others_start(reading: CellReading, flooding: str) -> Expected | None:
+    """The promise that what waits of the tenant hurt most starts: that less of the flood waits once it is held says
+    nothing."""
+    waiting: Counter[str] = Counter()
+    for lot in _others(reading, flooding):
+        waiting[lot.tenant] += lot.count
+    tenant, count = max(waiting.items(), key=lambda item: (item[1], item[0]), default=("", 0))
+    if not tenant:
+        return None
+    return Expected(metric="waiting", of="tenant", subject=tenant, was=float(count), to=0.0, within_ms=CHECK_MS)
 
 
 def _day_of(lots: Iterable[WaitingLot]) -> int:
