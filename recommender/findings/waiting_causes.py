@@ -368,15 +368,14 @@ def _fewer_waiting(reading: CellReading, count: int, queue: str = "", was: int =
 
 
 def _others_start(reading: CellReading, flooding: str) -> Expected | None:
-    """The promise that what waits of the tenant hurt most starts: that less of the flood waits once it is held says
-    nothing."""
+    """The promise that what waits in the queue hurt most starts; None where the flood is in all such queues, as that
+    less of it waits once it is held says nothing."""
+    its = {lot.queue for lot in reading.lots if lot.tenant == flooding}
     waiting: Counter[str] = Counter()
     for lot in _others(reading, flooding):
-        waiting[lot.tenant] += lot.count
-    tenant, count = max(waiting.items(), key=lambda item: (item[1], item[0]), default=("", 0))
-    if not tenant:
-        return None
-    return Expected(metric="waiting", of="tenant", subject=tenant, was=float(count), to=0.0, within_ms=CHECK_MS)
+        waiting[lot.queue] += lot.count * (lot.queue not in its)
+    queue, count = max(waiting.items(), key=lambda item: (item[1], item[0]), default=("", 0))
+    return _fewer_waiting(reading, count, queue, count) if count else None
 
 
 def _day_of(lots: Iterable[WaitingLot]) -> int:
