@@ -337,4 +337,4 @@ def report_lines(
 
 
 def _minutes(value: float | None) -> str:
-    return "-" if value is None else f"{value:g}"
+    return "-" if value is None else f"{value:.0f}"
