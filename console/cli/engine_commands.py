@@ -259,6 +259,22 @@ def _anomaly(anomaly: argparse.ArgumentParser) -> None:
 
 def _eval(evaluated: ShellParser) -> None:
     evaluated.add("drafts", "what to do about an incident, drafted by rule", "console.evals.eval_drafts:run", _drafts)
+    evaluated.add(
+        "findings",
+        "what is found in generated cell days, and what is not",
+        "console.evals.eval_findings:run",
+        _findings,
+    )
+
+
+def _findings(findings: argparse.ArgumentParser) -> None:
+    findings.add_argument("--part", choices=("development", "held", "all"), default="all", help="held: not tuned on")
+    findings.add_argument("--faults", type=positive, default=60, metavar="N", help="stretches with a fault in a part")
+    findings.add_argument("--quiet", type=positive, default=60, metavar="N", help="stretches without one in a part")
+    findings.add_argument("--only", metavar="KIND", action="append", default=[], help="this kind; may be given again")
+    findings.add_argument("--jobs", type=positive, default=1, metavar="N", help="processes that play them")
+    findings.add_argument("--all", action="store_true", help="every false finding too")
+    long_running(findings)
 
 
 def _drafts(drafts: argparse.ArgumentParser) -> None:

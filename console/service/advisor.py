@@ -39,8 +39,10 @@ from recommender.estimates.cell_runs import (
 )
 from recommender.estimates.queries import AHEAD_MS, Quote, QuoteOption, QuoteRequest, RunTime
 from recommender.estimates.run_time_model import Floats, Forest, RunTimeQuantiles
+from recommender.findings.cell_reading import CellReader
 from recommender.findings.failing_nodes import failing_nodes
-from recommender.findings.live_findings import QUOTA_WAIT_MS, QuantileCoverage, RunTimeOpinion, advise
+from recommender.findings.kinds import detected
+from recommender.findings.live_findings import FRAGMENTED_WAIT_MS, QuantileCoverage, RunTimeOpinion, advise
 from recommender.findings.suggestions import MAX_TARGETS, Advice
 
 if TYPE_CHECKING:
@@ -49,7 +51,6 @@ if TYPE_CHECKING:
     from engine.control import Engine
     from engine.loop import EngineLoop
     from engine.model.external_cells import PastRun
-    from engine.model.specs import QueueSpec
     from recommender.estimates.quotes import QuoteCandidate, QuotePlan
 
 
@@ -234,12 +235,13 @@ def elapsed_ms(workload: WorkloadDetail) -> int:
 
 
 WINDOW = 2_000
-"""Workloads, or queues, that advice looks at: those that wait or run longest."""
+"""Workloads that advice looks at: those that wait or run longest."""
+WAITED_MS = FRAGMENTED_WAIT_MS // 2
 
 WAITING = Query(
     kind="workloads",
     columns=("id", "queue", "state", "reason", "wait", "gpu", "cpu"),
-    where=(Term("state", "=", "queued"), Term("wait", ">", QUOTA_WAIT_MS)),
+    where=(Term("state", "=", "queued"), Term("wait", ">", WAITED_MS)),
     sort=("-wait",),
     limit=WINDOW,
 )
@@ -249,9 +251,6 @@ RUNNING = Query(
     where=(Term("state", "=", "running"),),
     sort=("-run",),
     limit=WINDOW,
-)
-QUEUES = Query(
-    kind="queues", columns=("name", "parent", "queued", "running", "gpu_nominal", "cpu_nominal"), limit=WINDOW
 )
 CORDONED = Query(
     kind="nodes",
@@ -269,6 +268,7 @@ class Advisor:
     def __init__(self, loop: EngineLoop) -> None:
         self._loop = loop
         self.run_times = LearnedRunTimes(loop)
+        self._reader = CellReader()
 
     def estimate(self, workload_id: str) -> RuntimeEstimate | None:
         """Total run time of a workload; None while nothing like it is known. Raises NotFoundError."""
@@ -281,22 +281,22 @@ class Advisor:
     def advice(self) -> Advice:
         """Everything found now, and what could not be judged."""
         overview = self._loop.call(lambda engine: engine.overview())
-        waiting, queues, running = self._page(WAITING), self._page(QUEUES), self._page(RUNNING)
+        waiting, running = self._page(WAITING), self._page(RUNNING)
         cordoned, unseen = self._loop.call(cordoned_nodes)
         failing = failing_nodes(self._loop.call(lambda engine: engine.agents.report()))
+        causes = detected(self._loop.call(self._reader.read))
         likely, covered = self._likely(running)
         found = advise(
             overview,
             waiting=waiting,
-            queues=queues,
             cordoned=cordoned,
             running=running,
             likely=likely,
             covered=covered,
-            specs=self._loop.call(lambda engine: queue_specs(engine, waiting)),
         )
         partly = (f"{unseen:,} more cordoned nodes were not checked",) if unseen else ()
-        suggestions = (*failing, *found.suggestions)
+        # Of two about the same the first stays: causes are found sooner, and name what would start.
+        suggestions = (*causes, *failing, *found.suggestions)
         return Advice(version=found.version, suggestions=suggestions, unknown=(*found.unknown, *partly))
 
     def _likely(self, running: Page) -> tuple[dict[str, RunTimeOpinion], QuantileCoverage | None]:
@@ -312,15 +312,6 @@ class Advisor:
 
     def _page(self, query: Query) -> Page:
         return self._loop.call(lambda engine: engine.query(query))
-
-
-def queue_specs(engine: Engine, waiting: Page) -> dict[str, QueueSpec]:
-    """Specs of queues whose work waits for quota, and of their siblings."""
-    at, why = waiting.columns.index("queue"), waiting.columns.index("reason")
-    late = {row[at] for row in waiting.rows if row[why] == "WaitingForQuota"}
-    specs = {spec.name: spec for spec in engine.state.queues.specs}
-    parents = {specs[name].parent for name in late if name in specs}
-    return {name: spec for name, spec in specs.items() if spec.parent in parents}
 
 
 def cordoned_nodes(engine: Engine) -> tuple[list[NodeDetail], int]:

@@ -25,12 +25,13 @@ import msgspec
 from console.text.terminal_text import printable
 from engine.model import what_if_edits as ed
 from engine.model.errors import MusterError, NotFoundError, RefusedError, SpecError
-from engine.model.quantities import MIN_RUNS
+from engine.model.quantities import MIN_RUNS, counted, lasting
 from engine.model.specs import HOUR_MS
 from engine.model.twin_queries import Interval, Outlook, RunStatus, WhatIf
 from engine.twin.live_twin import Twins
 from recommender.findings.suggestion_store import SuggestionKeeper, SuggestionRecord, SuggestionStore, done_by, utc
 from recommender.findings.suggestions import (
+    FOUND,
     GPU_HOUR_MICROUSD,
     Others,
     Read,
@@ -38,6 +39,8 @@ from recommender.findings.suggestions import (
     Recommendations,
     Suggestion,
     SuggestionTrial,
+    Track,
+    grouped,
     looked_up,
     ranked,
     record,
@@ -216,6 +219,10 @@ class FindingsPass(msgspec.Struct, frozen=True, kw_only=True):
     now_ms: int
     rated: tuple[tuple[int, Suggestion], ...]
     unknown: tuple[str, ...]
+    symptoms: dict[str, str] = {}
+    """Incident -> what there is of it now, in words."""
+    burning: frozenset[str] = frozenset()
+    """Queues that miss their objective."""
 
 
 class Recommender:
@@ -239,7 +246,7 @@ class Recommender:
         self._loop = loop
         self._advisor = advisor
         self._more = more
-        self._read: Read = read or (lambda *_: None)
+        self._history_read: Read = read or (lambda *_: None)
         self._others: Others = others or (lambda *_: ())
         self._keep = keep
         self._chore = chore
@@ -287,21 +294,23 @@ class Recommender:
             standings, tracks = self._store.standings, self._store.tracks()
             told: list[Recommendation] = []
             aside: list[Recommendation] = []
-            for worth, suggestion in found.rated:
+            for worth, suggestion in self._in_order(found):
                 standing = standings[suggestion.id]
                 state: State = "rejected" if standing.rejected else "acted" if standing.acted_ms else "open"
+                track = tracks.get(suggestion.kind)
+                shown = state == "open" and not (track is not None and track.hidden)
                 told_as = Recommendation(
-                    rank=len(told) + 1 if state == "open" else 0,
+                    rank=len(told) + 1 if shown else 0,
                     state=state,
                     suggestion=suggestion,
                     worth_gpu_milli_h=worth,
                     first_ms=standing.first_ms,
-                    note=_note(standing),
+                    note=_note(standing) if shown or track is None or state != "open" else _rarely(track),
                     command=command(suggestion),
                     simulated=self._simulated(suggestion),
-                    track=tracks.get(suggestion.kind),
+                    track=track,
                 )
-                (told if state == "open" else aside).append(told_as)
+                (told if shown else aside).append(told_as)
             return Recommendations(
                 version=found.version,
                 now_ms=found.now_ms,
@@ -309,7 +318,15 @@ class Recommender:
                 aside=tuple(aside),
                 followed=tuple(self._store.followed[: -SHOWN_FOLLOWED - 1 : -1]),
                 unknown=found.unknown,
+                incidents=grouped(told, found.symptoms),
             )
+
+    def _in_order(self, found: FindingsPass) -> list[tuple[int, Suggestion]]:
+        """By what was tried meanwhile too."""
+        trials = {id_: trial for id_, (_, trial, _) in self._tried.items()}
+        worth = {suggestion.id: worth for worth, suggestion in found.rated}
+        again = ranked((each for _, each in found.rated), {}, trials=trials, burning=found.burning, worth=worth)
+        return again
 
     def standing_out(self) -> dict[str, str]:
         """Id -> text of what was worth most at the last look and names an action; no look is made for it."""
@@ -381,10 +398,21 @@ class Recommender:
             try:
                 for _, suggestion in self._found.rated:
                     if any(is_it(suggestion) for is_it in matches):
-                        self._store.acted(suggestion, who, self._loop.call(lambda engine: engine.now_ms))
+                        now_ms = self._loop.call(lambda engine: engine.now_ms)
+                        self._store.acted(suggestion, who, now_ms, self._simulated(suggestion))
             except MusterError as error:
                 _log(f"outcomes cannot be saved: {error.problem}")
             self._looked_s = 0.0
+
+    def _read(self, metric: str, of: str, subject: str, since_ms: int, until_ms: int) -> float | None:
+        """The history; of a suggestion, whether it is still found."""
+        if metric != FOUND:
+            return self._history_read(metric, of, subject, since_ms, until_ms)
+        found = self._found
+        return None if found is None else float(any(each.id == subject for _, each in found.rated))
+
+    def _compared(self, metric: str, of: str, subject: str) -> Sequence[str]:
+        return () if metric == FOUND else self._others(metric, of, subject)
 
     def give_way(self) -> None:
         """Somebody asks the twin: what is tried here waits."""
@@ -413,8 +441,14 @@ class Recommender:
                 self._store.found([suggestion for _, suggestion in rated], overview.now_ms)
             except MusterError as error:
                 _log(f"suggestions cannot be saved: {error.problem}")
+            burning = frozenset(burn.queue for burn in overview.burns if burn.is_missed_lately)
             self._found = FindingsPass(
-                version=advice.version, now_ms=overview.now_ms, rated=tuple(rated), unknown=(*advice.unknown, *unseen)
+                version=advice.version,
+                now_ms=overview.now_ms,
+                rated=tuple(rated),
+                unknown=(*advice.unknown, *unseen),
+                symptoms=symptoms_of(overview),
+                burning=burning,
             )
             there = {suggestion.id for _, suggestion in rated}
             self._tried = {id_: tried for id_, tried in self._tried.items() if id_ in there}
@@ -453,7 +487,7 @@ class Recommender:
         found = self._look(self._every_s())
         with self._lock:
             due = self._store.due(found.now_ms)[:JUDGED_AT_ONCE]
-        verdicts = [(promise, looked_up(promise, self._read, self._others)) for promise in due]
+        verdicts = [(promise, looked_up(promise, self._read, self._compared)) for promise in due]
         with self._lock:
             self._store.settle(verdicts)
             chosen = self._to_try(found)
@@ -485,7 +519,7 @@ class Recommender:
                 return asked
         if time.monotonic() - self._asked_s > WATCHED_S:
             return None
-        first = [s for _, s in found.rated if not self._store.standings[s.id].rejected][:TRIED]
+        first = [s for _, s in self._in_order(found) if not self._store.standings[s.id].rejected][:TRIED]
         return next((suggestion for suggestion in first if self._is_due(suggestion, found.now_ms)), None)
 
     def _is_due(self, suggestion: Suggestion, now_ms: int) -> bool:
@@ -527,6 +561,24 @@ def gpu_hour_microusd(overview: Overview) -> int:
     """Price of a GPU-hour in this cell, micro-USD: all nodes' prices over all devices."""
     devices, cost = overview.capacity.get("gpu_milli", 0), overview.cost_microusd_hour
     return cost * 1000 // devices if devices and cost else GPU_HOUR_MICROUSD
+
+
+def symptoms_of(overview: Overview) -> dict[str, str]:
+    """What there is of each incident now: who waits, which objectives are missed, which nodes are lost."""
+    queued = overview.states.get("queued", 0)
+    told = [f"{queued:,} queued, the oldest for {lasting(overview.oldest_wait_ms)}"] if queued else []
+    missed = sorted((each for each in overview.burns if each.is_missed_lately), key=lambda each: each.queue)
+    told += [
+        f"queue {each.queue} starts late, {(each.hour.burn_permille or 0) / 1000:.1f} x its allowance"
+        for each in missed
+    ]
+    out = sum(pool.down + pool.suspect for pool in overview.pools)
+    lost = f"{counted(out, 'node')} down or silent" if out else ""
+    return {"late": "; ".join(told), "loss": lost}
+
+
+def _rarely(track: Track) -> str:
+    return f"no longer shown: suggestions of its kind helped in {track.held:,} of {track.judged:,} cases"
 
 
 def _same(one: Suggestion, other: Suggestion) -> bool:

@@ -7,7 +7,7 @@ is ranked by the GPU-hours a day that it would gain.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from console.actions.key_map import key_of
@@ -27,13 +27,14 @@ from console.text.terminal_text import (
 from console.views.proposal import hanging
 from console.views.sections import Line, Section, text_line
 from engine.model.quantities import counted, shortlist, usd
-from recommender.findings.suggestions import figure
+from recommender.findings.suggestions import figure, relief_permille
 
 if TYPE_CHECKING:
     from recommender.findings.suggestions import (
         Evidence,
         Expected,
         Followed,
+        IncidentGroup,
         Recommendation,
         Recommendations,
         SuggestionTrial,
@@ -60,12 +61,18 @@ def recommendation_lines(view: Recommendations, which_engine: Sequence[str], *, 
     flags that make a command reach the same engine."""
     lines: list[str] = []
     shown = 0
+    heads = {group.ids[0]: group for group in view.incidents}
+    lasts = {group.ids[-1]: group for group in view.incidents}
+    by_id = {each.suggestion.id: each for each in view.open}
     for each in view.open:
-        brief = _brief(each, view, which_engine)
+        id_ = each.suggestion.id
+        brief = [*incident_lines(heads.get(id_), WIDTH), *_brief(each, view, which_engine)]
         if not every and shown >= MIN_OPEN and len(lines) + len(brief) > SHOWN_LINES:
             break
         lines += [*brief, ""]
         shown += 1
+        if id_ in lasts:
+            lines += [*_wrapped(nothing_text([by_id[one] for one in lasts[id_].ids]), 3), ""]
     if shown < len(view.open):
         lines += [f"{len(view.open) - shown:,} more of lower value: --all lists them", ""]
     if not view.open:
@@ -104,6 +111,47 @@ def _brief(each: Recommendation, view: Recommendations, which_engine: Sequence[s
     if each.command:
         lines.append(f"   {shell_line(each, which_engine)}")
     return lines
+
+
+def incident_lines(group: IncidentGroup | None, width: int) -> list[str]:
+    """The heading of a group: what is wrong and what there is of it now."""
+    if group is None:
+        return []
+    return _wrapped(printable(f"{group.title.upper()}{f': {group.symptom}' if group.symptom else ''}"), 0, width)
+
+
+def nothing_text(group: Sequence[Recommendation]) -> str:
+    """What doing nothing means for a group, as the twin foretells it where it has tried one of them; and whether
+    anything that was tried helps."""
+    tried = [each for each in group if each.simulated.state == "done"]
+    reliefs = [removed for each in tried if (removed := relief_permille(each.simulated)) is not None]
+    helpless = "nothing that was tried helps; " if reliefs and max(reliefs) <= 0 else ""
+    if tried:
+        simulated = tried[0].simulated
+        told = [
+            f"{figure_.title.lower()} {middle(figure_.unit, figure_.before)}"
+            for figure_ in simulated.figures
+            if figure_.of == "cell" and figure_.name in ("wait_mean", "waiting")
+        ]
+        if told:
+            return printable(f"do nothing: {helpless}in {duration(simulated.horizon_ms)} {', '.join(told)}")
+    last = group[0].suggestion.alternatives[-1:] if group else ()
+    return printable(f"do nothing: {helpless}{last[0].removeprefix('No action: ') if last else 'it stays as it is'}")
+
+
+def group_sections(
+    view: Recommendations, width: int, lines: Callable[[Sequence[Recommendation]], tuple[Line, ...]]
+) -> list[Section]:
+    """The open ones by incident for a page: the symptom, the ways that `lines` draws, and doing nothing beside them."""
+    by_id = {each.suggestion.id: each for each in view.open}
+    sections = []
+    for group in view.incidents:
+        chosen = [by_id[id_] for id_ in group.ids]
+        symptom = [text_line(line, "strong") for line in wrap(printable(group.symptom), width)] if group.symptom else []
+        nothing = [text_line(line, "dim") for line in wrap(nothing_text(chosen), width)]
+        title = printable(group.title[:1].upper() + group.title[1:])
+        sections.append(Section(title, (*symptom, *lines(chosen), *nothing), "GPU-hours a day"))
+    return sections
 
 
 def nothing_found(width: int) -> tuple[Line, ...]:
@@ -160,6 +208,7 @@ def track_text(track: Track) -> str:
         low, high = permille(track.held_low_permille or 0), permille(track.held_high_permille or 0)
         told.append(f"held {track.held:,} of {judged:,} acted on ({low}..{high})")
         told += [f"{track.partly:,} partly"] if track.partly else []
+        told += ["helped in under half of its cases"] if track.helps_rarely else []
     if track.unknown:
         told.append(f"{track.unknown:,} acted on, not measurable")
     if track.left:

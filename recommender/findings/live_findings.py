@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,7 +16,6 @@ from engine.model.errors import SpecError
 from engine.model.list_queries import Page
 from engine.model.overviews import Overview
 from engine.model.quantities import lasting, whole
-from engine.model.specs import QueueSpec
 from recommender.findings.suggestions import (
     CPUS_OF_A_GPU,
     MAX_TARGETS,
@@ -30,9 +28,8 @@ from recommender.findings.suggestions import (
 )
 from recommender.history.metrics import kind_of
 
-QUOTA_WAIT_MS = FRAGMENTED_WAIT_MS = 30 * 60_000
-"""A wait for quota longer than this is a finding when neighbours leave theirs unused; and one for room that is there,
-but in pieces."""
+FRAGMENTED_WAIT_MS = 3 * 3_600_000
+"""A wait longer than this for room that is there, but in pieces, is a finding: most of them end by themselves."""
 CORDONED_MS = 60 * 60_000
 """A node that is cordoned and empty for longer than this may have been forgotten."""
 CHECK_MS = 2 * 3_600_000
@@ -81,152 +78,36 @@ def advise(
     overview: Overview,
     *,
     waiting: Page,
-    queues: Page,
     cordoned: Sequence[NodeDetail],
     running: Page,
     likely: Mapping[str, RunTimeOpinion],
     covered: QuantileCoverage | None,
-    specs: Mapping[str, QueueSpec] = MappingProxyType({}),
 ) -> Advice:
     """All findings. `waiting` are queued workloads, `running` running ones, `cordoned` nodes in that state; `likely`
-    how long those that run should, by id, where their likes tell; `covered` how well such figures have held; `specs`
-    those of the queues.
+    how long those that run should, by id, where their likes tell; `covered` how well such figures have held.
 
     Raises SpecError naming a column that a page lacks.
     """
     late, unknown = overruns(running, likely, covered)
     found = [
-        *quota_beside_idle(waiting, queues, specs),
         *fragmented_gangs(overview, waiting),
         *forgotten_cordons(overview, cordoned, waiting),
         *late,
     ]
     return Advice(
-        version=max(overview.version, waiting.version, queues.version, running.version),
+        version=max(overview.version, waiting.version, running.version),
         suggestions=tuple(found),
         unknown=unknown,
     )
 
 
-# -- waits for quota while neighbours are idle ------------------------------------------------------------------------
-
-
-def quota_beside_idle(
-    waiting: Page, queues: Page, specs: Mapping[str, QueueSpec] = MappingProxyType({})
-) -> list[Suggestion]:
-    """One suggestion for each queue with long quota waits whose siblings have quota and neither use nor want it.
-    `specs` of the queues tell which limit keeps it from borrowing; without them people are only told."""
-    by_name = {
-        row["name"]: row for row in rows(queues, "name", "parent", "queued", "running", "gpu_nominal", "cpu_nominal")
-    }
-    stuck: dict[str, list[Row]] = defaultdict(list)
-    for row in rows(waiting, "id", "queue", "state", "reason", "wait"):
-        if row["state"] == "queued" and row["reason"] == "WaitingForQuota" and row["wait"] > QUOTA_WAIT_MS:
-            stuck[row["queue"]].append(row)
-    found = []
-    for name, late in sorted(stuck.items()):
-        idle = idle_siblings(by_name.get(name), by_name)
-        if idle:
-            found.append(quota_suggestion(by_name[name], late, idle, specs, partial(waiting)))
-    return found
-
-
-def idle_siblings(queue: Row | None, by_name: dict[str, Row]) -> list[Row]:
-    """Queues under the same parent that have a quota of their own, and nothing running or queued."""
-    if queue is None:
-        return []
-    return [
-        other
-        for other in by_name.values()
-        if other["parent"] == queue["parent"]
-        and other["name"] != queue["name"]
-        and not other["running"]
-        and not other["queued"]
-        and (other["gpu_nominal"] or other["cpu_nominal"])
-    ]
-
-
-def quota_suggestion(
-    queue: Row, late: list[Row], idle: list[Row], specs: Mapping[str, QueueSpec], thin: tuple[str, ...]
-) -> Suggestion:
-    name, longest = queue["name"], max(row["wait"] for row in late)
-    change = limit_to_raise(queue, late, idle, specs)
-    neighbours = ", ".join(f"{row['name']} ({quota(row)})" for row in idle)
-    wait, idles = "waits" if len(late) == 1 else "wait", "is idle" if len(idle) == 1 else "are idle"
-    return Suggestion(
-        kind="quota_beside_idle",
-        about=name,
-        severity=longest / 3_600_000,
-        finding=f"{len(late)} in queue {name} {wait} for quota while {neighbours} {idles}",
-        action="notify" if change is None else "set_quota",
-        targets=ids(late) if change is None else (change.queue,),
-        parameters=() if change is None else (change.flag, change.quantity),
-        trial=() if change is None else (change.trial,),
-        benefit=Benefit(waiting_gpu_milli_h=sum(waited(row) for row in late)),
-        expected=Expected(
-            metric="waiting",
-            of="queue",
-            subject=name,
-            was=queue["queued"],
-            to=max(queue["queued"] - len(late), 0),
-            within_ms=CHECK_MS,
-        ),
-        evidence=(
-            Evidence(metric="longest wait for quota", window="now", rows=len(late), value=lasting(longest)),
-            Evidence(metric="idle sibling quota", window="now", rows=len(idle), value=neighbours),
-        ),
-        counterfactual=f"Not suggested if none had waited over {lasting(QUOTA_WAIT_MS)}, or if no sibling were idle",
-        alternatives=(
-            f"Raise the quota of {name}, or lower that of an idle sibling: a longer-term change",
-            "No action: they start when work of their own queue ends",
-        ),
-        thin=("a single reading: the siblings may be idle only now", *thin),
-    )
-
-
-class QueueLimit(NamedTuple):
-    """A limit that, raised, lets a queue borrow what its siblings leave."""
-
-    queue: str
-    flag: str
-    quantity: str
-    """As the shell takes it."""
-    trial: str
-    """The twin has no edit for limits of borrowing: a nominal quota that is larger by as much starts the same work."""
-
-
-def limit_to_raise(queue: Row, late: list[Row], idle: list[Row], specs: Mapping[str, QueueSpec]) -> QueueLimit | None:
-    """The borrowing limit of the queue, or the lending limit of the idle sibling that has most; None where neither is
-    what keeps it from borrowing, or where that is not known."""
-    resource, word = ("gpu_milli", "gpu") if any(row.get("gpu") for row in late) else ("cpu_milli", "cpu")
-    asked = sum(row.get(word) or 0 for row in late)
-    spec, spare = specs.get(queue["name"]), max(idle, key=lambda row: (row[f"{word}_nominal"] or 0, row["name"]))
-    lender = specs.get(spare["name"])
-    more = -(-min(asked, sum(row[f"{word}_nominal"] or 0 for row in idle)) // 1000)
-    if spec is None or lender is None or not more:
-        return None
-    trial = f"quota {queue['name']} {word}={spec.nominal.get(resource, 0) // 1000 + more}"
-    if resource in spec.borrowing_limit:
-        raised = f"{word}={spec.borrowing_limit[resource] // 1000 + more}"
-        return QueueLimit(queue["name"], "--borrowing-limit", raised, trial)
-    if resource in lender.lending_limit:
-        raised = f"{word}={min(lender.lending_limit[resource] // 1000 + more, lender.nominal.get(resource, 0) // 1000)}"
-        return QueueLimit(lender.name, "--lending-limit", raised, trial)
-    return None
+# -- waits for room that is there, but in pieces ----------------------------------------------------------------------
 
 
 def waited(row: Row) -> int:
     """Return the worth of ending a wait, in GPU milli-hours. Work that has waited for so long is taken to wait as long
     again, which is the median of waits without a scale; at most a day is counted."""
     return gpu_milli_h(row.get("gpu") or 0, row.get("cpu") or 0, min(row["wait"], DAY_MS))
-
-
-def quota(row: Row) -> str:
-    """The nominal quota people count in: GPU where there is any, else CPU."""
-    return f"{whole(row['gpu_nominal'])} GPU" if row["gpu_nominal"] else f"{whole(row['cpu_nominal'])} CPU"
-
-
-# -- waits for room that is there, but in pieces ----------------------------------------------------------------------
 
 
 def fragmented_gangs(overview: Overview, waiting: Page) -> list[Suggestion]:

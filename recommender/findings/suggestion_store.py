@@ -29,7 +29,16 @@ from engine.journal.database import put
 from engine.journal.side_tables import Records
 from engine.model.errors import NotFoundError, RefusedError, SpecError
 from engine.model.quantities import lasting, shortlist, utc
-from recommender.findings.suggestions import Followed, Suggestion, Track, Verdict, tracks
+from recommender.findings.suggestions import (
+    Followed,
+    Suggestion,
+    SuggestionTrial,
+    Track,
+    Verdict,
+    foretold,
+    promised,
+    tracks,
+)
 
 WORSE = 1.25
 """So many times as bad as when it was rejected: told again."""
@@ -110,7 +119,7 @@ class SuggestionStore:
     def found(self, suggestions: Iterable[Suggestion], now_ms: int) -> None:
         """Take note of all that is found now. Raises what the keeper raises; the notes are taken all the same."""
         changed: list[SuggestionRecord] = []
-        promised: list[Followed] = []
+        promises: list[Followed] = []
         for suggestion in suggestions:
             standing = self.standings.get(suggestion.id)
             if standing is None:
@@ -120,8 +129,8 @@ class SuggestionStore:
             elif self._moved(standing, suggestion, now_ms):
                 changed.append(standing)
             standing.last_ms = now_ms
-            if suggestion.expected is not None and not standing.acted_ms and not self._open(suggestion.id):
-                promised.append(_promise(suggestion, "left", now_ms))
+            if not standing.acted_ms and not self._open(suggestion.id):
+                promises.append(_promise(suggestion, "left", now_ms))
             if now_ms - self._saved_ms.get(suggestion.id, 0) >= SEEN_EVERY_MS and standing not in changed:
                 changed.append(standing)
         self._looked_ms = now_ms
@@ -135,7 +144,7 @@ class SuggestionStore:
             self._saved_ms.pop(id_, None)
         if old:
             self._keep.forget(old)
-        self._save(changed, promised)
+        self._save(changed, promises)
 
     def _moved(self, standing: SuggestionRecord, suggestion: Suggestion, now_ms: int) -> bool:
         """Return whether a rejected or settled suggestion is told again, with why."""
@@ -186,16 +195,15 @@ class SuggestionStore:
         standing.note = ""
         self._save([standing], [])
 
-    def acted(self, suggestion: Suggestion, who: str, now_ms: int) -> None:
-        """An approved plan did what it suggests."""
+    def acted(self, suggestion: Suggestion, who: str, now_ms: int, trial: SuggestionTrial | None = None) -> None:
+        """An approved plan did what it suggests. `trial`: how the twin saw it, with doing nothing beside it."""
         standing = self._of(suggestion)
-        expected = suggestion.expected
         standing.acted_ms, standing.acted_by, standing.rejected, standing.note = now_ms, who, None, ""
-        standing.due_ms = now_ms + (expected.within_ms if expected is not None else SEEN_EVERY_MS)
+        standing.due_ms = now_ms + promised(suggestion).within_ms
         # What would have come by itself can no longer be seen.
         void = [each for each in self.followed if each.id == suggestion.id and each.verdict is None]
         self.followed = [each for each in self.followed if each not in void]
-        self._save([standing], [_promise(suggestion, "acted", now_ms, who)] if expected is not None else [], void)
+        self._save([standing], [_promise(suggestion, "acted", now_ms, who, trial)], void)
 
     def _of(self, suggestion: Suggestion) -> SuggestionRecord:
         standing = self.standings.get(suggestion.id)
@@ -238,9 +246,10 @@ class SuggestionStore:
             self._saved_ms |= {each.id: each.last_ms for each in standings}
 
 
-def _promise(suggestion: Suggestion, way: str, now_ms: int, who: str = "") -> Followed:
-    expected = suggestion.expected
-    assert expected is not None
+def _promise(
+    suggestion: Suggestion, way: str, now_ms: int, who: str = "", trial: SuggestionTrial | None = None
+) -> Followed:
+    expected = promised(suggestion)
     return Followed(
         id=suggestion.id,
         kind=suggestion.kind,
@@ -250,6 +259,7 @@ def _promise(suggestion: Suggestion, way: str, now_ms: int, who: str = "") -> Fo
         due_ms=now_ms + expected.within_ms,
         who=who,
         expected=expected,
+        alone=foretold(expected, trial),
     )
 
 

@@ -15,12 +15,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
 from engine.model.twin_queries import Figure, Interval
+from recommender.findings.kinds import INCIDENTS, Incident, incident_of
 from recommender.history.metrics import METRICS
 
 MAX_TARGETS = 100
@@ -187,14 +188,51 @@ def worth_gpu_milli_h(
 
 
 def ranked(
-    suggestions: Iterable[Suggestion], records: Mapping[str, PromiseRecord], gpu_hour_microusd: int = GPU_HOUR_MICROUSD
+    suggestions: Iterable[Suggestion],
+    records: Mapping[str, PromiseRecord],
+    gpu_hour_microusd: int = GPU_HOUR_MICROUSD,
+    trials: Mapping[str, SuggestionTrial] | None = None,
+    burning: Collection[str] = (),
+    worth: Mapping[str, int] | None = None,
 ) -> list[tuple[int, Suggestion]]:
-    """Each finding once, with its worth, what is worth most first; equal worth by severity, then by id."""
+    """Each finding once, with its worth: what is late or burning first, savings last.
+
+    In the order of their incidents; within one, what is about `burning` queues (their objective is missed); then what
+    removes most of the waiting on the twin, what has not been tried, by its worth, and last what was tried and removes
+    nothing. Equal ones by severity, then by id. `worth`: by id, where it is known already."""
     once: dict[str, Suggestion] = {}
     for suggestion in suggestions:
         once.setdefault(suggestion.id, suggestion)
-    rated = [(worth_gpu_milli_h(each, records.get(each.kind), gpu_hour_microusd), each) for each in once.values()]
-    return sorted(rated, key=lambda item: (-item[0], -item[1].severity, item[1].kind, item[1].id))
+    order = list(INCIDENTS)
+
+    def key(rated: tuple[int, Suggestion]) -> tuple[int, bool, int, int, int, float, str, str]:
+        gain, each = rated
+        removed = None if trials is None or each.id not in trials else relief_permille(trials[each.id])
+        effect = 1 if removed is None else 0 if removed > 0 else 2
+        return (
+            order.index(incident_of(each.kind)), each.about not in burning, effect, -(removed or 0), -gain,
+            -each.severity, each.kind, each.id,
+        )  # fmt: skip
+
+    rated = [
+        (worth[each.id] if worth else worth_gpu_milli_h(each, records.get(each.kind), gpu_hour_microusd), each)
+        for each in once.values()
+    ]
+    return sorted(rated, key=key)
+
+
+def relief_permille(trial: SuggestionTrial) -> int | None:
+    """The part of the cell's waiting that it removes on the twin, by the mean wait or by what waits in the end; None
+    while that is not known. At most 0: it does not help those who wait."""
+    shares = [
+        -each.change.p50 * 1000 / each.before.p50
+        for each in trial.figures
+        if each.of == "cell"
+        and each.name in ("wait_mean", "waiting")
+        and each.before.p50
+        and each.change.p50 is not None
+    ]
+    return round(max(shares)) if trial.state == "done" and shares else None
 
 
 class SuggestionTrial(msgspec.Struct, frozen=True, kw_only=True):
@@ -244,6 +282,8 @@ class Followed(msgspec.Struct, frozen=True, kw_only=True):
     expected: Expected
     verdict: Verdict | None = None
     """None until it is due."""
+    alone: float | None = None
+    """The metric when it is due if nothing is done, as the twin foretold it; None where it was not tried."""
 
 
 class Track(msgspec.Struct, frozen=True, kw_only=True):
@@ -263,6 +303,20 @@ class Track(msgspec.Struct, frozen=True, kw_only=True):
     """Left alone, due and judged."""
     resolved: int
     """Of those, what came right by itself."""
+
+    @property
+    def judged(self) -> int:
+        return self.acted - self.unknown
+
+    @property
+    def helps_rarely(self) -> bool:
+        """True if it helped in under half of MIN_JUDGED cases or more."""
+        return self.judged >= MIN_JUDGED and 2 * self.held < self.judged
+
+    @property
+    def hidden(self) -> bool:
+        """True if it is as good as certain that it helps in under half: it is no longer shown."""
+        return self.helps_rarely and (self.held_high_permille or 0) < 500
 
 
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
@@ -285,6 +339,17 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     """Of its kind; None while nothing is known."""
 
 
+class IncidentGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wrong, and the suggestions against it."""
+
+    incident: Incident
+    title: str
+    symptom: str
+    """As it is now, such as how many wait and which objectives are missed; empty where the findings say it all."""
+    ids: tuple[str, ...]
+    """Of the open suggestions, in their order."""
+
+
 class Recommendations(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     """Newest state version that they were made from."""
@@ -297,8 +362,24 @@ class Recommendations(msgspec.Struct, frozen=True, kw_only=True):
     """The last that were followed up, newest first."""
     unknown: tuple[str, ...]
     """What could not be judged, and why."""
+    incidents: tuple[IncidentGroup, ...] = ()
+    """The open ones by incident, what burns first."""
 
 
+def grouped(told: Sequence[Recommendation], symptoms: Mapping[str, str]) -> tuple[IncidentGroup, ...]:
+    """Open suggestions by incident, in the order in which these are told. `symptoms`: what there is of each now."""
+    groups = []
+    for incident, title in INCIDENTS.items():
+        ids = tuple(each.suggestion.id for each in told if incident_of(each.suggestion.kind) == incident)
+        if ids:
+            groups.append(IncidentGroup(incident=incident, title=title, symptom=symptoms.get(incident, ""), ids=ids))
+    return tuple(groups)
+
+
+FOUND = "found"
+"""Metric of the promise of a suggestion that names none: that it is no longer found (0) after CHECK_MS."""
+CHECK_MS = 2 * 3_600_000
+MIN_JUDGED = 10
 KEPT, PARTLY = 0.9, 0.5
 """Shares of the way promised that count as held, and as partly held."""
 Z95 = 1.959964
@@ -311,11 +392,34 @@ Others = Callable[[str, str, str], Sequence[str]]
 """Subjects of (metric, of) other than the one given."""
 
 
+def promised(suggestion: Suggestion) -> Expected:
+    """Its promise; of one that names none, that it is no longer found."""
+    if suggestion.expected is not None:
+        return suggestion.expected
+    return Expected(metric=FOUND, of="suggestion", subject=suggestion.id, was=1, to=0, within_ms=CHECK_MS)
+
+
+def foretold(expected: Expected, trial: SuggestionTrial | None) -> float | None:
+    """The metric when the promise is due if nothing is done: as far on the way to the end of the twin's do-nothing as
+    its time is of the horizon. None where the twin has no such figure."""
+    if trial is None or trial.state != "done" or not trial.horizon_ms:
+        return None
+    wanted = (expected.metric, expected.of, expected.subject)
+    figure_ = next((each for each in trial.figures if (each.name, each.of, each.subject) == wanted), None)
+    if figure_ is None or figure_.before.p50 is None:
+        return None
+    part = min(expected.within_ms / trial.horizon_ms, 1.0)
+    return expected.was + (figure_.before.p50 - expected.was) * part
+
+
 def looked_up(followed: Followed, read: Read, others: Others) -> Verdict:
-    """The verdict on a promise that is due."""
+    """The verdict on a promise that is due. What the twin foretold of doing nothing is held against it; where it
+    foretold nothing, what the same metric of others did meanwhile."""
     expected = followed.expected
     quarter = expected.within_ms // 4
     seen = read(expected.metric, expected.of, expected.subject, followed.due_ms - quarter, followed.due_ms)
+    if followed.alone is not None and followed.way == "acted":
+        return judged(expected, seen, followed.alone - expected.was)
     moves = []
     for other in others(expected.metric, expected.of, expected.subject):
         before = read(expected.metric, expected.of, other, followed.at_ms - quarter, followed.at_ms)

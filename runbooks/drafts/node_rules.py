@@ -287,8 +287,9 @@ def floods(scene: CellScene) -> list[Symptom]:
     live = np.isin(view(w.state), (WorkloadState.QUEUED, WorkloadState.PLACED, WorkloadState.RUNNING))
     counts = np.bincount(view(w.tenant)[live], minlength=len(w.tenants.names))
     found = []
+    flooding = {flood.name for flood in scene.floods if flood.of == "tenant"}
     for row, name in enumerate(w.tenants.names):
-        most = held[row] * 2 >= total or (counts[row] >= FLOOD and counts[row] * 2 > counts.sum())
+        most = name in flooding or held[row] * 2 >= total or (counts[row] >= FLOOD and counts[row] * 2 > counts.sum())
         if name and most and any(name not in lot.tenants for lot in scene.lots):
             text = f"tenant {name} holds {held[row] * 100 // total} % of the cell with {counts[row]:,} workloads"
             weight = held[row] * 1000 // total

@@ -321,7 +321,8 @@ def ahead(scene: CellScene, question: SymptomQuestion) -> RuleAnswer | None:
 
 def runaway(scene: CellScene, question: SymptomQuestion) -> RuleAnswer | None:
     finding = finding_of(question)
-    name = finding.targets[0] if finding.targets else finding.about
+    names = (*question.names("tenant"), finding.about, *finding.targets)
+    name = next((name for name in names if name in scene.state.workloads.tenants.index), finding.about)
     symptom = Symptom(kind="tenant", of="tenant", subject=name, text=finding.text, hurts=True)
     return node_rules.tenant(scene, symptom, question)
 
@@ -426,6 +427,11 @@ FINDINGS: Mapping[str, OfFinding] = {
     "overrun": overrun,
     "interference": only_told,
     "failing_queue": only_told,
+    "failing_node": flapping,
+    "never_fits": only_told,
+    "mislabelled_pool": only_told,
+    "mispriced_pool": only_told,
+    "spot_leaving": spot,
 }
 
 

@@ -28,6 +28,7 @@ from engine.model.errors import JournalError
 from engine.model.quantities import counted, lasting
 from engine.model.specs import HOUR_MS, NodeState, QueueMode, WorkloadState
 from engine.reads import pending_reasons
+from engine.reads.floods import Flood, floods
 from runbooks.drafts.typed_draft import ReportedFinding
 from runbooks.gate.store import EFFECT, REVIEW, REVISION
 from runbooks.plans.check_readings import READINGS
@@ -220,6 +221,10 @@ class CellScene:
     @cached_property
     def has_gpus(self) -> bool:
         return self.state.capacity.totals[2] > 0
+
+    @cached_property
+    def floods(self) -> list[Flood]:
+        return floods(self.state, self.now_ms)
 
     @cached_property
     def stragglers(self) -> tuple[Straggler, ...]:

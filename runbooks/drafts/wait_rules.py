@@ -19,6 +19,7 @@ from engine.model.specs import RESOURCES, FlavorQuota, QueueMode, QueueSpec
 from engine.reads import pending_reasons
 from engine.state.queue_tree import Lack
 from runbooks.actions.workloads import RETURNED
+from runbooks.drafts import node_rules
 from runbooks.drafts.node_rules import boot_ms, consolidated, larger_pools, pool_row, uncordoned
 from runbooks.drafts.solver import Case, DraftOption, Family, RuleAnswer, Solver, TrialResult
 from runbooks.drafts.symptoms import CellScene, Symptom, SymptomQuestion, WaitingLot
@@ -182,6 +183,9 @@ MAX_REBALANCE = 8
 
 def answer(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> RuleAnswer | None:
     """The answer for a wait; None when nothing that may be done helps."""
+    flood = flooding(scene, symptom)
+    if flood is not None:
+        return node_rules.tenant(scene, flood, question)
     case = Case(scene, symptom, question)
     token = symptom.kind.removeprefix("wait_")
     alone_ms = max(SOON_MS, boot_ms(case))
@@ -206,6 +210,18 @@ def answer(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> Rul
             questions=QUESTIONS.get(token, ()),
         )
     return found(case, best)
+
+
+def flooding(scene: CellScene, symptom: Symptom) -> Symptom | None:
+    """The flood of a tenant that most of the late work is, or that keeps it waiting: room or quota given to it would go
+    to the flood."""
+    rows = {scene.state.workloads.row_of[id_] for lot in symptom.lots for id_ in lot.members}
+    for flood in scene.floods:
+        mine, hurt = len(rows.intersection(flood.rows)), len(rows.intersection(flood.hurt))
+        if flood.of == "tenant" and 2 * (mine + hurt) >= len(rows):
+            text = f"tenant {flood.name} floods the line with {flood.waiting:,} of {flood.line:,} waiting workloads"
+            return Symptom(kind="tenant", of="tenant", subject=flood.name, text=text, hurts=True)
+    return None
 
 
 def displaced_way(scene: CellScene, symptom: Symptom, question: SymptomQuestion) -> RuleAnswer | None:

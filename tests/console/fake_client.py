@@ -111,6 +111,7 @@ from recommender.findings.suggestions import (
     Suggestion,
     SuggestionTrial,
     Track,
+    grouped,
 )
 from recommender.history.metrics import (
     History,
@@ -781,10 +782,12 @@ class FakeClient(Client):
 
     def recommendations(self) -> Recommendations:
         every = [self._recommendation(number) for number in range(3)]
+        opened = tuple(each for each in every if each.state == "open")
         return Recommendations(
             version=self.version,
             now_ms=self.now_ms,
-            open=tuple(each for each in every if each.state == "open"),
+            open=opened,
+            incidents=grouped(opened, {"late": "230 queued, the oldest for 2.0 h"}),
             aside=tuple(each for each in every if each.state != "open"),
             followed=(),
             unknown=(self._text(3, "12 of 40 running workloads have too few similar finished jobs"),),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from textual import on
@@ -42,6 +42,7 @@ from console.views.suggestions import (
     followed_rows,
     found_lines,
     found_sections,
+    group_sections,
     list_line,
     nothing_found,
     suggestion_sections,
@@ -431,7 +432,8 @@ class RecommendationsPane(DetailPane[Recommendations]):
             if self._shown and explained:
                 return explained, []
             explained = []
-        left = [Section("Found", self._lines(detail.open, width) or nothing_found(width), "GPU-hours a day")]
+        left = group_sections(detail, width, lambda found: self._lines(found, width))
+        left = left or [Section("Found", self._lines(detail.open, width) or nothing_found(width), "GPU-hours a day")]
         if detail.aside:
             left.append(Section("Dismissed", self._lines(detail.aside, width), "rejected, or acted on"))
         if detail.followed:
@@ -441,7 +443,7 @@ class RecommendationsPane(DetailPane[Recommendations]):
             left.append(Section("Not known", tuple(text_line(line, "dim") for line in told)))
         return left, explained
 
-    def _lines(self, found: tuple[Recommendation, ...], width: int) -> tuple[Line, ...]:
+    def _lines(self, found: Sequence[Recommendation], width: int) -> tuple[Line, ...]:
         return tuple(
             Line(((list_line(each, width), "dim" if each.state != "open" else ""),), f"{LINK}{each.suggestion.id}")
             for each in found

@@ -15,7 +15,7 @@ from engine.model.list_queries import Page, Query, Term
 from engine.model.overviews import Overview
 from engine.model.specs import CellSpec, NodeSpec, PoolSpec, QueueSpec, Resources, TaskGroup, WorkloadSpec
 from recommender.findings import live_findings
-from recommender.findings.live_findings import CORDONED_MS, QUOTA_WAIT_MS, QuantileCoverage, RunTimeOpinion
+from recommender.findings.live_findings import CORDONED_MS, FRAGMENTED_WAIT_MS, QuantileCoverage, RunTimeOpinion
 from recommender.findings.suggestions import Advice, Suggestion
 
 HOUR = 3_600_000
@@ -58,10 +58,6 @@ def waiting(*rows: list[Any], matched: int | None = None) -> Page:
     return page(("id", "state", "queue", "reason", "wait"), *rows, matched=matched)
 
 
-def queues(*rows: list[Any]) -> Page:
-    return page(("name", "parent", "queued", "running", "gpu_nominal", "cpu_nominal"), *rows)
-
-
 def running(*rows: list[Any], matched: int | None = None) -> Page:
     columns = ("id", "name", "state", "tenant", "queue", "tasks", "gpu", "run", "estimate")
     return page(columns, *rows, matched=matched)
@@ -92,52 +88,28 @@ LIKES = {"r1": RunTimeOpinion(p90_ms=HOUR, samples=50, level="tenant and name")}
 SCORED = QuantileCoverage(scored=200, p90_coverage_permille=900)
 
 
-LATE = ["w1", "queued", "a", "WaitingForQuota", QUOTA_WAIT_MS + 1]
-TREE = (["org", "", 5, 5, None, None], ["a", "org", 1, 4, 8000, None], ["b", "org", 0, 0, 16_000, None])
+LATE = ["w1", "queued", "a", "Fragmented", FRAGMENTED_WAIT_MS + 1]
 
 
-# -- quota ------------------------------------------------------------------------------------------------------------
-
-
-def test_quota_wait_beside_an_idle_sibling_notifies() -> None:
-    [found] = live_findings.quota_beside_idle(waiting(LATE), queues(*TREE))
-    assert (found.action, found.targets) == ("notify", ("w1",))
-    assert "b (16 GPU)" in found.finding
-    assert found.thin, "one reading does not show that a queue is idle for long"
+# -- pieces -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "row",
     [
-        ["w1", "queued", "a", "WaitingForQuota", QUOTA_WAIT_MS],
+        ["w1", "queued", "a", "Fragmented", FRAGMENTED_WAIT_MS],
         ["w1", "queued", "a", "InsufficientCapacity", 9 * HOUR],
-        ["w1", "running", "a", "WaitingForQuota", 9 * HOUR],
-        ["w1", "queued", "unknown", "WaitingForQuota", 9 * HOUR],
+        ["w1", "running", "a", "Fragmented", 9 * HOUR],
     ],
 )
 def test_other_waits_are_no_finding(row: list[Any]) -> None:
-    assert live_findings.quota_beside_idle(waiting(row), queues(*TREE)) == []
+    assert live_findings.fragmented_gangs(overview(), waiting(row)) == []
 
 
-@pytest.mark.parametrize(
-    "sibling",
-    [
-        ["b", "org", 0, 1, 16_000, None],
-        ["b", "org", 1, 0, 16_000, None],
-        ["b", "org", 0, 0, None, None],
-        ["b", "org", 0, 0, 0, 0],
-        ["b", "elsewhere", 0, 0, 16_000, None],
-    ],
-)
-def test_busy_unlimited_or_distant_queues_are_not_idle_siblings(sibling: list[Any]) -> None:
-    assert live_findings.quota_beside_idle(waiting(LATE), queues(*TREE[:2], sibling)) == []
-
-
-def test_one_suggestion_for_each_queue_and_a_partial_page_is_said_to_be_one() -> None:
-    late = waiting(LATE, ["w2", "queued", "a", "WaitingForQuota", 3 * HOUR], matched=500)
-    [found] = live_findings.quota_beside_idle(late, queues(*TREE))
-    assert found.targets == ("w1", "w2")
-    assert found.evidence[0].value == "3.0 h"
+def test_a_partial_page_is_said_to_be_one() -> None:
+    late = waiting(LATE, ["w2", "queued", "a", "Fragmented", 9 * HOUR], matched=500)
+    [found] = live_findings.fragmented_gangs(overview(), late)
+    assert found.evidence[0].value == "9.0 h"
     assert any("2 of 500" in line for line in found.thin)
 
 
@@ -247,7 +219,6 @@ def advice() -> Advice:
     return live_findings.advise(
         overview(queued=1),
         waiting=waiting(LATE),
-        queues=queues(*TREE),
         cordoned=[node("n1")],
         running=running(run(9 * HOUR), matched=40),
         likely=LIKES,
@@ -257,7 +228,7 @@ def advice() -> Advice:
 
 def test_advice_gathers_all_findings() -> None:
     found = advice()
-    assert [s.action for s in found.suggestions] == ["notify", "uncordon", "notify"]
+    assert [s.action for s in found.suggestions] == ["consolidate", "uncordon", "notify"]
     assert found.version == 7
     assert found.unknown == ("checked 1 of 40 workloads",)
 
@@ -286,22 +257,17 @@ def test_pages_of_a_real_engine_have_what_is_needed() -> None:
     found = live_findings.advise(
         engine.overview(),
         waiting=engine.query(Query(kind="workloads", columns=work, where=(Term("state", "=", "queued"),))),
-        queues=engine.query(
-            Query(kind="queues", columns=("name", "parent", "queued", "running", "gpu_nominal", "cpu_nominal"))
-        ),
         cordoned=[engine.node("n2")],
         running=engine.query(Query(kind="workloads", columns=work, where=(Term("state", "=", "running"),))),
         likely={},
         covered=None,
     )
-    assert [(s.action, s.targets) for s in found.suggestions] == [("notify", ("y",)), ("uncordon", ("n2",))]
+    assert [(s.action, s.targets) for s in found.suggestions] == [("uncordon", ("n2",))]
     assert len(found.unknown) == 1
 
 
 def test_nothing_found_nothing_said() -> None:
-    found = live_findings.advise(
-        overview(), waiting=waiting(), queues=queues(), cordoned=[], running=running(), likely={}, covered=None
-    )
+    found = live_findings.advise(overview(), waiting=waiting(), cordoned=[], running=running(), likely={}, covered=None)
     assert (found.suggestions, found.unknown) == ((), ())
 
 
@@ -316,4 +282,4 @@ def test_every_suggestion_is_complete(found: Suggestion) -> None:
 
 def test_a_page_without_a_needed_column_is_an_error() -> None:
     with pytest.raises(SpecError, match="reason, wait"):
-        live_findings.quota_beside_idle(page(("id", "queue", "state")), queues(*TREE))
+        live_findings.fragmented_gangs(overview(), page(("id", "queue", "state")))
