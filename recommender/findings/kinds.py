@@ -107,7 +107,12 @@ _ROWS = (
     FindingKind("unusual_used_gpu", "watch", "use far below its usual", ("look what ended",)),
     FindingKind("clock_skew", "watch", "nodes whose clocks are off", ("correct them",)),
     FindingKind("strangers", "watch", "agents of nodes that nobody ordered", ("add or stop them",)),
-    FindingKind("idle_devices", "waste", "GPUs that are allocated and idle", ("ask the owner", "suspend")),
+    FindingKind(
+        "hung_devices", "loss", "work whose GPUs all stopped at once", ("ask the owner", "requeue"),
+    ),
+    FindingKind("idle_devices", "waste", "GPUs that are allocated and idle", ("ask the owner", "suspend", "cancel")),
+    FindingKind("starved_devices", "waste", "GPUs that wait for data", ("more CPUs", "local disks", "fewer GPUs")),
+    FindingKind("underused_shape", "waste", "idle GPUs beside used ones of the same work", ("ask for fewer GPUs",)),
     FindingKind("idle_pool", "waste", "nodes of a pool that were never needed at once", ("a smaller minimum",)),
     FindingKind("oversized", "waste", "requests far above what is used", ("resize",)),
     FindingKind("short_of_memory", "loss", "work that uses more memory than it requests", ("resize",)),
