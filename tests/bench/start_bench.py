@@ -76,8 +76,8 @@ class TraceBed(NamedTuple):
 
 REPLAYS = {
     "KTH": TraceBed("swf/KTH-SP2-1996-2.swf.gz", "swf", 100, slice(1300)),
-    "ITP 08": TraceBed("itp2021/cluster08.csv.gz", "itp", 110, slice(3000)),
-    "Philly": TraceBed("philly2017/philly_jobs_dev_vcs.csv.gz", "philly", 480, slice(44, 4300)),
+    "ITP 08": TraceBed("itp2021/cluster08.csv.gz", "itp", 110, slice(3500)),
+    "Philly": TraceBed("philly2017/philly_jobs_dev_vcs.csv.gz", "philly", 300, slice(44, 4300)),
 }
 """Philly from the day on which it has more work than the cell."""
 FAIR_QUEUES = 6
