@@ -262,13 +262,12 @@ class StartForecasts:
         self._line_waits[asked.row] = waits
         fit = self.record.fit
         expected = fit.log_wait(waits, asked.queue, asked.priority)
-        kind = "gate" if gate_ms else kind
-        alike, held = self.record.held(kind)
         now_ms = self._engine.now_ms
-        low, middle, high = (now_ms + gate_ms + min(wait_of(expected + error), NEVER_MS) for error in fit.errors)
+        low, middle, high = (now_ms + gate_ms + min(wait_of(expected + error), NEVER_MS) for error in fit.errors[kind])
+        alike, held = self.record.held("gate" if gate_ms else kind)
         return StartForecast(
             at_ms=now_ms,
-            kind=kind,
+            kind="gate" if gate_ms else kind,
             p10_ms=low,
             p50_ms=middle,
             p90_ms=high,

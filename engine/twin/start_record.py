@@ -21,7 +21,7 @@ from engine.model.spec_parts import MINUTE_MS
 from engine.model.twin_queries import FORECAST_KINDS, ForecastKind, StartForecast
 from engine.state import workloads as wl
 from engine.state.workloads import Workloads
-from engine.twin.start_regression import EQUAL, LineWaits, Outcomes, StartFit, fitted
+from engine.twin.start_regression import EQUAL, P10, P90, Aim, LineWaits, Outcomes, StartFit, fitted
 
 NEWEST = 2000
 """Forecasts that are looked at."""
@@ -39,11 +39,14 @@ class KeptStart(msgspec.Struct):
     start_ms: int | None = None
     """Cell time; None while it is not known."""
 
-    def held(self, now_ms: int) -> bool | None:
-        """Whether it started by p90; None until then. Counted as soon as it starts, the short waits would be known
-        first, and the record would be too good."""
-        p90_ms = self.told.p90_ms or 0
-        return None if now_ms <= p90_ms else self.start_ms is not None and self.start_ms <= p90_ms
+    def told_ms(self, aim: Aim) -> int:
+        return (self.told.p10_ms if aim is P10 else self.told.p90_ms) or 0
+
+    def held(self, aim: Aim, now_ms: int) -> bool | None:
+        """Whether it started by p10 or p90; None until then. Counted as soon as it starts, the short waits would be
+        known first, and the record would be too good."""
+        told_ms = self.told_ms(aim)
+        return None if now_ms <= told_ms else self.start_ms is not None and self.start_ms <= told_ms
 
 
 class StartRecord:
@@ -120,13 +123,22 @@ class StartRecord:
                 one.start_ms = start_of_attempt(self._engine.state.workloads, one.told.workload, one.told.attempts)
         self._held = {}
         for one in kept:
-            held = one.held(now_ms)
+            held = one.held(P90, now_ms)
             if held is not None:
                 self._held.setdefault(one.told.kind, Counter())[held] += 1  # type: ignore[arg-type]
-        self._fit = fitted(self._outcomes(kept))
+        low, high = (aim.after(self._held_in_turn(aim, kept)) for aim in (P10, P90))
+        self._fit = fitted(self._outcomes(kept), low, high)
         return self._fit
 
+    def _held_in_turn(self, aim: Aim, kept: deque[KeptStart]) -> Iterator[bool]:
+        """Whether each held of which that is known, in the order in which it was."""
+        for one in sorted(kept, key=lambda one: one.told_ms(aim)):
+            held = one.held(aim, self._engine.now_ms)
+            if held is not None:
+                yield held
+
     def _outcomes(self, kept: deque[KeptStart]) -> Outcomes:
+        number: dict[tuple[str, int], int] = {}
         waited = [(one.start_ms or self._waits_until(one)) - one.told.at_ms for one in kept]
         return Outcomes(
             logs=np.log(np.array([one.waits for one in kept], np.float64).reshape(-1, len(EQUAL)) + MINUTE_MS),
@@ -134,6 +146,10 @@ class StartRecord:
             priority=np.array([one.priority for one in kept], np.int64),
             waits=np.array([math.log(max(ms, 0) + MINUTE_MS) for ms in waited]),
             seen=np.array([one.start_ms is not None for one in kept], bool),
+            kind=np.array([FORECAST_KINDS.index(one.told.kind) for one in kept], np.int64),
+            workload=np.array(
+                [number.setdefault((one.told.workload, one.told.attempts), len(number)) for one in kept], np.int64
+            ),
         )
 
     def _waits_until(self, one: KeptStart) -> int:

@@ -6,22 +6,28 @@ that is drawn to EQUAL, and effects are drawn to zero. Those that are known firs
 waits counts too: in the regression as the mean of what is beyond its wait so far (Schmee, Hahn, Technometrics 21,
 1979), in the quantiles of errors as a lower limit (Kaplan, Meier, JASA 53, 1958).
 
-The interval is that of the residuals of the newest forecasts under the weights of today (Buckley, James, Biometrika 66,
-1979). Split conformal prediction (Lei and others, JASA 113, 2018), whose errors are those of forecasts as they were
-made, counts a shift of the load twice, in the weights and in the errors: its intervals were too wide where the load
-falls. Adaptive conformal inference (Gibbs, Candès, 2021) widened them further there, since what it hears of long waits
-is days old.
+The interval is a weighted conformal one (Tibshirani and others, NeurIPS 2019) of the residuals of the newest forecasts
+under the weights of today (Buckley, James, Biometrika 66, 1979). Those of its own kind of wait count whole, all others
+together as POOLED, and the one asked for counts as one more workload: forecasts of one workload are wrong together.
+Split conformal prediction (Lei and others, JASA 113, 2018), whose errors are those of forecasts as they were made,
+counts a shift of the load twice, in the weights and in the errors.
+
+Where a backlog grows or drains, the next is wrong like the last. So the quantiles that are told as p10 and p90 are
+corrected by adaptive conformal inference (Gibbs, Candès, NeurIPS 2021), within bounds, since what it hears of long
+waits is days old.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
 from engine.model.columns import Mask, Numbers
 from engine.model.spec_parts import MINUTE_MS
+from engine.model.twin_queries import FORECAST_KINDS, ForecastKind
 from engine.state.run_times import Parts
 
 EQUAL = np.array((0.25, 0.25, 0.25, 0.25, 0.0, 0.0))
@@ -35,10 +41,36 @@ ROUNDS = 8
 """Weights and effects are found in turns."""
 MIN_SPREAD, FIRST_SPREAD = 0.3, 1.5
 MIN_SEEN = 5
+NORMAL = np.linspace(-8, 8, 1601)
+MEAN_BEYOND = np.exp(-(NORMAL**2) / 2) / np.sqrt(2 * np.pi) / [math.erfc(z / math.sqrt(2)) / 2 for z in NORMAL]
+"""Mean of the standard normal distribution beyond each of these."""
 PRIOR = np.linspace(-2.2, 2.2, 10)
-"""Logarithms of actual to expected waits, each as one forecast: p90 is six times the median. As on two days of the
-demo cell."""
-QUANTILES = (0.1, 0.5, 0.9)
+"""Logarithms of actual to expected waits, each as one forecast of a workload: p90 of them is six times the median, as
+on two days of the demo cell."""
+MIDDLE = 0.5
+POOLED = 50.0
+"""Forecasts as which those of all kinds of wait count beside those of its own."""
+STEP = 0.005
+"""Of adaptive conformal inference, as in its paper."""
+
+
+class Aim(NamedTuple):
+    """A share of starts that are to come by the time that is told."""
+
+    share: float
+    least: float
+    most: float
+    """Bounds of the quantile that is told."""
+
+    def after(self, held: Iterable[bool]) -> float:
+        """The quantile to be told, by whether the earlier ones had started by what was told, the oldest first."""
+        told = self.share
+        for one in held:
+            told = min(max(told + STEP * (self.share - one), self.least), self.most)
+        return told
+
+
+P10, P90 = Aim(0.1, 0.0, 0.2), Aim(0.9, 0.8, 0.95)
 
 
 class LineWaits(NamedTuple):
@@ -72,8 +104,8 @@ class StartFit(NamedTuple):
     of_queue: Parts
     of_priority: Parts
     """By row; of rows that were not there, none."""
-    errors: tuple[float, float, float]
-    """Logarithm of actual to expected waits at QUANTILES."""
+    errors: dict[ForecastKind, tuple[float, float, float]]
+    """Logarithm of actual to expected waits that is told as p10, p50 and p90."""
 
     def log_wait(self, waits: LineWaits, queue: int, priority: int) -> float:
         """The expected wait."""
@@ -98,10 +130,14 @@ class Outcomes(NamedTuple):
     """Logarithm of the wait, or of as much of it as is over."""
     seen: Mask
     """True where it is over."""
+    kind: Numbers
+    """Of wait, in FORECAST_KINDS."""
+    workload: Numbers
+    """The same for forecasts of the same wait, from 0."""
 
 
-def fitted(past: Outcomes) -> StartFit:
-    """What the outcomes teach."""
+def fitted(past: Outcomes, low: float = P10.share, high: float = P90.share) -> StartFit:
+    """What the outcomes teach. `low`, `high`: the quantiles that are told as p10 and p90."""
     equal = past.logs @ EQUAL
     beyond_equal = past.waits - equal
     given = np.column_stack((past.logs - equal[:, None], np.ones(len(equal))))
@@ -118,8 +154,13 @@ def fitted(past: Outcomes) -> StartFit:
             rest = whole - parts[0] - parts[3 - number]
             effect[:] = np.bincount(each, rest, len(effect)) / (np.bincount(each, minlength=len(effect)) + OWN)
             parts[number] = effect[each]
-    residuals = past.waits - sum(parts, equal)
-    errors = survived(residuals[-RESIDUALS:], past.seen[-RESIDUALS:])
+    residuals, newest = past.waits - sum(parts, equal), slice(-RESIDUALS, None)
+    errors = {
+        kind: _errors(
+            residuals[newest], past.seen[newest], past.kind[newest] == number, past.workload[newest], (low, high)
+        )
+        for number, kind in enumerate(FORECAST_KINDS)
+    }
     return StartFit(weights[:-1], float(weights[-1]), effects[0], effects[1], errors)
 
 
@@ -129,25 +170,30 @@ def _whole(logs: Parts, seen: Mask, expected: Parts) -> Parts:
     spread = max(float(off[seen].std()), MIN_SPREAD) if seen.sum() > MIN_SEEN else FIRST_SPREAD
     open_ = np.flatnonzero(~seen)
     found = logs.copy()
-    found[open_] = expected[open_] + spread * np.array([_mean_beyond(z) for z in (off[open_] / spread).tolist()])
+    found[open_] = expected[open_] + spread * np.interp(off[open_] / spread, NORMAL, MEAN_BEYOND)
     return found
 
 
-def _mean_beyond(z: float) -> float:
-    """Mean of the standard normal distribution beyond z."""
-    z = min(max(z, -8.0), 8.0)
-    return math.exp(-z * z / 2) / math.sqrt(2 * math.pi) / (math.erfc(z / math.sqrt(2)) / 2)
+def _errors(
+    residuals: Parts, seen: Mask, alike: Mask, workload: Numbers, outer: tuple[float, float]
+) -> tuple[float, float, float]:
+    """What is told as p10, p50 and p90 of one kind of wait. `alike`: those of this kind; `outer`: quantiles."""
+    weights = np.where(alike, 1.0, min(POOLED / max(len(alike), 1), 1.0))
+    workloads = np.zeros(int(workload.max(initial=-1)) + 1)
+    np.maximum.at(workloads, workload, weights)
+    one, (low, high) = 1 / (float(workloads.sum()) + len(PRIOR)), outer
+    first, middle, last = survived(residuals, seen, weights, (low - (1 - low) * one, MIDDLE, high + high * one))
+    return first, middle, last
 
 
-def survived(logs: Parts, seen: Mask) -> tuple[float, float, float]:
-    """Quantiles of logarithms of which those not `seen` are lower limits, with PRIOR beside them."""
+def survived(logs: Parts, seen: Mask, weights: Parts, parts: Iterable[float]) -> list[float]:
+    """Weighted quantiles of logarithms of which those not `seen` are lower limits, with PRIOR beside them; the first
+    or last where a part is not within them."""
     logs, seen = np.concatenate((logs, PRIOR)), np.concatenate((seen, np.ones(len(PRIOR), bool)))
+    weights = np.concatenate((weights, np.ones(len(PRIOR))))
     order = np.lexsort((~seen, logs))
-    logs, seen = logs[order], seen[order]
-    at_risk = np.arange(len(logs), 0, -1)
-    left = np.cumprod(np.where(seen, 1 - 1 / at_risk, 1.0))
-    low, middle, high = (
-        float(logs[np.argmax(left <= 1 - part + 1e-12)]) if left[-1] <= 1 - part + 1e-12 else float(logs[-1])
-        for part in QUANTILES
-    )
-    return low, middle, high
+    logs, seen, weights = logs[order], seen[order], weights[order]
+    at_risk = np.cumsum(weights[::-1])[::-1]
+    left = np.cumprod(np.where(seen, 1 - weights / at_risk, 1.0))
+    places = (np.flatnonzero(left <= 1 - part + 1e-9) for part in parts)
+    return [float(logs[place[0]] if len(place) else logs[-1]) for place in places]

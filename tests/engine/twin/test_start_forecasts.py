@@ -23,12 +23,24 @@ from engine.model.specs import (
     TaskGroup,
     WorkloadSpec,
 )
-from engine.model.twin_queries import StartEstimate, StartForecast
+from engine.model.twin_queries import FORECAST_KINDS, StartEstimate, StartForecast
 from engine.state.run_times import HistoricRunTimes
 from engine.twin.cell_flow import DRAWS, Asked, CellFlow, First
 from engine.twin.start_forecasts import KEEP_EVERY_MS, REFINED_MS, StartForecasts
 from engine.twin.start_line import MAX_ONE_BY_ONE, NEVER_MS, supply, wait_ms
-from engine.twin.start_regression import EQUAL, PRIOR, LineWaits, Outcomes, StartFit, fitted, survived, wait_of
+from engine.twin.start_regression import (
+    EQUAL,
+    P10,
+    P90,
+    PRIOR,
+    Aim,
+    LineWaits,
+    Outcomes,
+    StartFit,
+    fitted,
+    survived,
+    wait_of,
+)
 from engine.twin.what_if import NEVER, start_of
 
 MINUTE, HOUR = 60_000, 3_600_000
@@ -125,14 +137,18 @@ def test_a_line_taken_as_a_whole_ends_about_where_it_does_one_by_one() -> None:
 # -- the correction ---------------------------------------------------------------------------------------------------
 
 
+def quantiles(logs: np.ndarray, seen: np.ndarray, weights: np.ndarray | None = None) -> list[float]:
+    return survived(logs, seen, np.ones(len(logs)) if weights is None else weights, (0.1, 0.5, 0.9))
+
+
 def test_without_a_record_the_prior_is_all_there_is() -> None:
-    low, middle, high = survived(np.zeros(0), np.zeros(0, bool))
+    low, middle, high = quantiles(np.zeros(0), np.zeros(0, bool))
     assert PRIOR[0] <= low < middle < high <= PRIOR[-1]
 
 
 def test_a_long_record_gives_its_own_quantiles() -> None:
     logs = np.random.default_rng(3).normal(1.0, 0.5, 1000)
-    found = survived(logs, np.ones(1000, bool))
+    found = quantiles(logs, np.ones(1000, bool))
     assert np.allclose(found, np.quantile(logs, (0.1, 0.5, 0.9)), atol=0.05)
 
 
@@ -140,7 +156,31 @@ def test_what_still_waits_makes_the_next_later_not_sooner() -> None:
     logs = np.random.default_rng(3).normal(0.0, 1.0, 400)
     seen = logs < 0.5
     cut = np.minimum(logs, 0.5)
-    assert survived(cut, seen)[1] > survived(cut[seen], np.ones(int(seen.sum()), bool))[1]
+    assert quantiles(cut, seen)[1] > quantiles(cut[seen], np.ones(int(seen.sum()), bool))[1]
+
+
+@given(st.lists(st.tuples(st.floats(-3, 3), st.booleans(), st.integers(1, 4)), max_size=30))
+def test_one_that_weighs_as_much_as_several_counts_as_several(each: list[tuple[float, bool, int]]) -> None:
+    logs, seen, weights = (np.array([one[at] for one in each]) for at in range(3))
+    several = (np.repeat(column, weights.astype(int)) for column in (logs, seen.astype(bool)))
+    assert quantiles(logs, seen.astype(bool), weights.astype(float)) == pytest.approx(quantiles(*several))
+
+
+@given(st.sampled_from((P10, P90)), st.lists(st.booleans(), max_size=100))
+def test_a_start_by_what_was_told_lowers_what_is_told_next_within_bounds(aim: Aim, held: list[bool]) -> None:
+    before = aim.after(held)
+    assert aim.least <= aim.after([*held, True]) <= before <= aim.after([*held, False]) <= aim.most
+
+
+@pytest.mark.parametrize("aim", [P10, P90])
+def test_what_held_too_often_holds_as_often_as_it_should(aim: Aim) -> None:
+    rng, held, told = np.random.default_rng(3), [False], []
+    for _ in range(1500):
+        # Of what is told as this share, too many start.
+        told.append(aim.after(held))
+        held.append(bool(rng.random() < told[-1] + 0.03))
+    assert np.mean(held[500:]) == pytest.approx(aim.share, abs=0.015)
+    assert np.mean(told[500:]) == pytest.approx(aim.share - 0.03, abs=0.02)
 
 
 # -- a cell -----------------------------------------------------------------------------------------------------------
@@ -287,16 +327,16 @@ def test_one_that_waits_is_kept_every_other_minute_and_none_where_nothing_waits(
 def test_the_record_says_how_p90_held_and_is_kept_over_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     engine = Engine.open(path, cell=cell(1))
-    submit(engine, *(job(f"w{i}") for i in range(9)))
+    submit(engine, *(job(f"w{i}") for i in range(15)))
     first = forecast(engine, "w1")
     assert (first.alike, first.p90_held_permille) == (0, None)
-    kept(engine, 7)
-    before = engine.state.workloads.row("w8")
+    kept(engine, 13)
+    before = engine.state.workloads.row("w14")
     starts = StartForecasts(engine)
     found = starts.of(before)
     engine.close()
     again = Engine.open(path)
-    same = StartForecasts(again).of_workload("w8")
+    same = StartForecasts(again).of_workload("w14")
     again.close()
     assert found is not None
     assert found.alike > 20
@@ -331,7 +371,8 @@ def test_only_the_newest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 # -- what it teaches --------------------------------------------------------------------------------------------------
 
-NOTHING = StartFit(np.zeros(len(EQUAL)), 0.0, np.zeros(0), np.zeros(0), (-1.0, 0.0, 1.0))
+NOTHING = StartFit(np.zeros(len(EQUAL)), 0.0, np.zeros(0), np.zeros(0), {})
+ROOM, QUOTA, BOTH = (FORECAST_KINDS.index(kind) for kind in ("room", "quota", "both"))
 
 
 def outcomes(count: int, wait: Callable[[LineWaits, int], float], seen_share: float = 1.0) -> Outcomes:
@@ -348,6 +389,8 @@ def outcomes(count: int, wait: Callable[[LineWaits, int], float], seen_share: fl
         priority=np.zeros(count, np.int64),
         waits=np.where(seen, waits, waits - 1.0),
         seen=seen,
+        kind=np.full(count, ROOM),
+        workload=np.arange(count),
     )
 
 
@@ -371,8 +414,46 @@ def test_it_learns_that_one_queue_waits_longer_than_its_line_says() -> None:
 
 
 def test_what_the_weights_have_learnt_does_not_widen_the_range_too() -> None:
-    low, middle, high = fitted(outcomes(800, lambda known, _: float(known.logs @ EQUAL) + 1.0)).errors
+    low, middle, high = fitted(outcomes(800, lambda known, _: float(known.logs @ EQUAL) + 1.0)).errors["room"]
     assert -0.2 < low <= middle <= high < 0.2
+
+
+def noisy(quota_part: float, spread: float) -> Outcomes:
+    """Waits for room, and a part for quota that are harder to foresee by so much."""
+    rng = np.random.default_rng(6)
+    past = outcomes(500, lambda known, _: float(known.logs @ EQUAL))
+    quota = rng.random(500) < quota_part
+    noise = rng.normal(0.0, np.where(quota, spread, 0.3))
+    return past._replace(waits=past.waits + noise, kind=np.where(quota, QUOTA, ROOM))
+
+
+def width(past: Outcomes, kind: str) -> float:
+    low, _, high = fitted(past).errors[kind]  # type: ignore[index]
+    return high - low
+
+
+def test_a_kind_of_wait_that_is_harder_to_foresee_has_a_wider_range() -> None:
+    past = noisy(0.4, 1.5)
+    assert width(past, "quota") > 2.5 * width(past, "room")
+
+
+def test_a_kind_with_a_thin_record_is_told_what_all_kinds_teach() -> None:
+    none, few, many = (width(noisy(part, 1.5), "quota") for part in (0.0, 0.02, 0.4))
+    assert none < few < many
+    assert width(noisy(0.0, 1.5), "both") == none
+
+
+def test_many_forecasts_of_few_workloads_have_a_wider_range_than_of_many() -> None:
+    past = noisy(0.0, 0.0)
+    assert width(past._replace(workload=past.workload % 8), "room") > width(past, "room")
+
+
+def test_what_has_been_too_sure_is_told_less_surely() -> None:
+    past = noisy(0.0, 0.0)
+    usual, wider = fitted(past).errors["room"], fitted(past, P10.least, P90.most).errors["room"]
+    assert wider[0] < usual[0]
+    assert wider[1] == usual[1]
+    assert wider[2] > usual[2]
 
 
 def test_what_still_waits_is_not_learnt_as_if_it_had_started() -> None:
