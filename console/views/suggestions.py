@@ -146,7 +146,7 @@ def group_sections(
     by_id = {each.suggestion.id: each for each in view.open}
     sections = []
     for group in view.incidents:
-        chosen = [by_id[id_] for id_ in group.ids]
+        chosen = [by_id[id_] for id_ in group.ids if id_ in by_id]
         symptom = [text_line(line, "strong") for line in wrap(printable(group.symptom), width)] if group.symptom else []
         nothing = [text_line(line, "dim") for line in wrap(nothing_text(chosen), width)]
         title = printable(group.title[:1].upper() + group.title[1:])

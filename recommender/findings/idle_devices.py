@@ -462,13 +462,13 @@ WORDS = {
         "idle_devices",
         "have stopped working and are still held",
         "Not suggested if they had worked in the last half hour",
-        ("Cancel it if its work is done: muster workload cancel ID",),
+        ("Cancel it if its work is done: muster cancel ID",),
     ),
     "unused": PatternWords(
         "idle_devices",
         "have done nothing since they were given out",
         "Not suggested if one had worked, or while its nodes look as if they bring its data",
-        ("Cancel it, or ask for no GPU: muster workload cancel ID",),
+        ("Cancel it, or ask for no GPU: muster cancel ID",),
     ),
     "shape": PatternWords(
         "underused_shape",

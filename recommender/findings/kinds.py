@@ -22,7 +22,7 @@ INCIDENTS: Mapping[Incident, str] = {
     "late": "work waits or is late",
     "loss": "work is lost, slow or at risk",
     "spend": "money is about to hold work, or is charged wrongly",
-    "watch": "unusual, for people to look at",
+    "watch": "unusual",
     "waste": "savings",
 }
 """In the order in which they are told: what burns first."""
@@ -57,7 +57,7 @@ _ROWS = (
         "quota_beside_idle", "late", "work that waits for quota beside idle quota and free nodes",
         ("let it borrow", "have the neighbour lend", "raise its quota"), f"{_CAUSES}:misquota",
     ),
-    FindingKind("fragmented_gangs", "late", "gangs that wait for free capacity in pieces", ("consolidate",)),
+    FindingKind("fragmented_gangs", "late", "gangs that wait for free but fragmented capacity", ("consolidate",)),
     FindingKind(
         "never_fits", "late", "work that can never start in this cell as it is",
         ("tell its owner", "add nodes or quota"), f"{_CAUSES}:never_fits",
@@ -83,10 +83,10 @@ _ROWS = (
         ("hold it", "tell its owner"), f"{_RISKS}:retry_storm",
     ),
     FindingKind(
-        "spot_leaving", "loss", "a spot pool of which many nodes are being taken back",
+        "spot_leaving", "loss", "a spot pool that loses many nodes",
         ("move work to on-demand nodes", "checkpoint"), f"{_RISKS}:spot_leaving",
     ),
-    FindingKind("interruptions", "loss", "a spot pool of which much was taken back in a day", ("on-demand share",)),
+    FindingKind("interruptions", "loss", "a spot pool that lost many nodes in a day", ("on-demand share",)),
     FindingKind("mass_suspicion", "loss", "many silent nodes at once", ("check the network",)),
     FindingKind("needs_hands", "loss", "nodes whose repairs failed", ("tell people",)),
     FindingKind("throttled_node", "loss", "a node whose GPUs are throttled", ("drain",)),

@@ -240,7 +240,7 @@ def never_fits(reading: CellReading) -> list[Suggestion]:
                 alternatives=(
                     "Its owner asks for less, or for other nodes",
                     "Add nodes or quota, if it is meant to run here",
-                    "No action: it waits for ever",
+                    "No action: it will never start",
                 ),
                 severity=max(lot.wait_ms for lot in lots) / 3_600_000,
                 benefit=Benefit(waiting_gpu_milli_h=_day_of(lots)),
@@ -276,7 +276,7 @@ def mislabelled(reading: CellReading) -> list[Suggestion]:
             alternatives=(
                 "Correct the label of the pool's nodes, if it was lost or changed",
                 "Its owner corrects the request, if that is wrong",
-                "No action: it waits for ever",
+                "No action: it will never start",
             ),
             severity=max(lot.wait_ms for lot in lots) / 3_600_000,
             benefit=Benefit(waiting_gpu_milli_h=_day_of(lots)),

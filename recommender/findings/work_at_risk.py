@@ -95,13 +95,13 @@ def spot_leaving(reading: CellReading) -> list[Suggestion]:
             Suggestion(
                 kind="spot_leaving",
                 about=pool.spec.name,
-                finding=f"spot pool {pool.spec.name} is being taken back: {leaving:,} nodes in {lasting(RECENT_MS)}, "
+                finding=f"spot pool {pool.spec.name} loses nodes: {leaving:,} reclaimed or with notice in {lasting(RECENT_MS)}, "
                 f"{there:,} left",
                 action="notify",
                 targets=(pool.spec.name,),
                 evidence=(
                     Evidence(
-                        metric="nodes with notice or taken back",
+                        metric="nodes with notice or reclaimed",
                         window=lasting(RECENT_MS),
                         rows=max(there, leaving),
                         value=f"{leaving:,}",

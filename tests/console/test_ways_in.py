@@ -42,6 +42,7 @@ CALLERS = {
     "console/cli/main.py": "commands of the shell's parser, not of an engine",
     "console/cli/reference.py": "commands of the shell's parser, not of an engine",
     "console/forms/shell_parser.py": "commands of the shell's parser, not of an engine",
+    "console/evals/finding_days.py": "a generated day's own engine, in memory",
     "console/evals/incident_replay.py": "a scripted incident's own engine, in memory",
 }
 MAKERS = {

@@ -168,9 +168,9 @@ async def test_on_a_narrow_screen_the_explanation_takes_the_place_of_the_list(lo
         assert "Not suggested if" not in page(pilot)
         await press(pilot, "enter")
         await until(pilot, lambda: "Not suggested if" in page(pilot))
-        assert "Found" not in page(pilot)
+        assert "Work waits or is late" not in page(pilot)
         await press(pilot, "escape")
-        await until(pilot, lambda: "Found" in page(pilot))
+        await until(pilot, lambda: "Work waits or is late" in page(pilot))
         assert "Not suggested if" not in page(pilot)
 
 

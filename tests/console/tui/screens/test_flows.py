@@ -113,7 +113,7 @@ async def test_a_suggestion_is_proposed_approved_executed_and_verified_in_three_
             assert "A shows the plan and asks" in on_screen(pilot)
             await press(pilot, "A")
             await read_to_the_end(pilot)
-            assert "idle sibling quota" in on_screen(pilot), "the evidence is behind the plan"
+            assert "idle quota beside it" in on_screen(pilot), "the evidence is behind the plan"
             await press(pilot, "y")
             await until(pilot, lambda: here(pilot, ProposalPane))
             await until(pilot, lambda: "verified: U rolls it back" in line(pilot, "title"))
