@@ -143,14 +143,17 @@ def group_sections(
     view: Recommendations, width: int, lines: Callable[[Sequence[Recommendation]], tuple[Line, ...]]
 ) -> list[Section]:
     """The open ones by incident for a page: the symptom, the ways that `lines` draws, and doing nothing beside them."""
-    by_id = {each.suggestion.id: each for each in view.open}
+    left = {each.suggestion.id: each for each in view.open}
     sections = []
     for group in view.incidents:
-        chosen = [by_id[id_] for id_ in group.ids if id_ in by_id]
+        chosen = [left.pop(id_) for id_ in group.ids if id_ in left]
         symptom = [text_line(line, "strong") for line in wrap(printable(group.symptom), width)] if group.symptom else []
         nothing = [text_line(line, "dim") for line in wrap(nothing_text(chosen), width)]
         title = printable(group.title[:1].upper() + group.title[1:])
         sections.append(Section(title, (*symptom, *lines(chosen), *nothing), "GPU-hours a day"))
+    if left:
+        # An engine of an earlier release tells no incidents.
+        sections.append(Section("Found", lines(list(left.values())), "GPU-hours a day"))
     return sections
 
 

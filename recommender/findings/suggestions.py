@@ -146,7 +146,8 @@ def stable_id(kind: str, about: Iterable[str]) -> str:
     """Return an id such as `R-k3vq7`: 25 bits of SHA-256 over the kind and the sorted names, in letters and digits that
     people can type. Among a hundred findings two share an id with a chance of 1 in 7,000; the list then keeps the
     first."""
-    digest = hashlib.sha256(msgspec.json.encode([kind, *sorted(about)])).digest()
+    words = [word.encode(errors="backslashreplace").decode() for word in (kind, *sorted(about))]
+    digest = hashlib.sha256(msgspec.json.encode(words)).digest()
     return f"R-{base64.b32encode(digest)[:5].decode().lower()}"
 
 
