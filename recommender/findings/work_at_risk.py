@@ -95,8 +95,8 @@ def spot_leaving(reading: CellReading) -> list[Suggestion]:
             Suggestion(
                 kind="spot_leaving",
                 about=pool.spec.name,
-                finding=f"spot pool {pool.spec.name} loses nodes: {leaving:,} reclaimed or with notice in {lasting(RECENT_MS)}, "
-                f"{there:,} left",
+                finding=f"spot pool {pool.spec.name} loses nodes: {leaving:,} reclaimed or with notice in "
+                f"{lasting(RECENT_MS)}, {there:,} left",
                 action="notify",
                 targets=(pool.spec.name,),
                 evidence=(
