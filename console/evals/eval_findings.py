@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import msgspec
 
 from console.commands.show import write_json, write_lines
-from console.evals.finding_days import HOUR_MS, MINUTE_MS, SCENES, Day, Stretch
+from console.evals.finding_days import HOUR_MS, MINUTE_MS, SCENES, FindingDay, Stretch
 from console.service.advisor import Advisor
 from console.service.drafting import finding_of
 from console.service.forecasts import cell_now
@@ -159,7 +159,7 @@ def play(chosen: Sequence[Stretch], jobs: int) -> list[StretchResult]:
 
 def played(stretch: Stretch) -> StretchResult:
     """Play a stretch, and look every five cell minutes."""
-    day = Day(stretch)
+    day = FindingDay(stretch)
     advisor = Advisor(cast("EngineLoop", HeldLoop(day.engine)))
     seen: dict[str, tuple[int, Suggestion]] = {}
     looks, cpu_s, found_min = 0, 0.0, None
@@ -210,7 +210,7 @@ def looked(advisor: Advisor, engine: Engine) -> list[Suggestion]:
     return [*advisor.advice().suggestions, *stale_reservations(now.reservations, now.now_ms, waiting)]
 
 
-def is_of(found: Suggestion, day: Day) -> bool:
+def is_of(found: Suggestion, day: FindingDay) -> bool:
     """True if the finding is of the fault's kind and names one of its objects."""
     named = " ".join((found.about, found.finding, *found.targets))
     return found.kind == day.stretch.kind and any(subject in named for subject in day.subjects)
@@ -227,7 +227,7 @@ def questions(found: Suggestion) -> Iterator[str | None]:
         yield f"why does work wait, tenant {found.about} has submitted so much"
 
 
-def drafted_harm(day: Day, found: Suggestion | None, text: str) -> str | None:
+def drafted_harm(day: FindingDay, found: Suggestion | None, text: str) -> str | None:
     """What was drafted and made the symptom worse; empty where it did not; None where nothing is done."""
     base = day.engine.fork()
     try:
@@ -245,7 +245,7 @@ def drafted_harm(day: Day, found: Suggestion | None, text: str) -> str | None:
     return f"{option.text}: {without:,} -> {after:,}" if after > WORSE * without else ""
 
 
-def ahead(day: Day, base: Engine, act: Callable[[Engine], object] | None) -> int:
+def ahead(day: FindingDay, base: Engine, act: Callable[[Engine], object] | None) -> int:
     """The symptom over the next hour on a fork, summed over its quarters."""
     fork = base.fork()
     try:

@@ -64,7 +64,7 @@ class Stretch(NamedTuple):
         return f"{self.kind}/{'fault' if self.fault else 'control'}/{self.seed}"
 
 
-class Day:
+class FindingDay:
     """One cell over a part of a day: STRETCH_MS, or up to WATCHED_MS after its fault."""
 
     def __init__(self, stretch: Stretch) -> None:
@@ -255,7 +255,7 @@ def _extra_work(rng: Random) -> Iterator[tuple[int, WorkloadSpec]]:
 # -- scenes: a fault, and a stretch that looks like it and is fine ----------------------------------------------------
 
 
-def drained(day: Day) -> None:
+def drained(day: FindingDay) -> None:
     """Nodes are drained, or cordoned and left until they are empty, while work waits for just such nodes."""
     pool = day.rng.choice((LABELLED, "cpu-96c", "l40s-4x"))
     ids = day.nodes(pool)
@@ -269,7 +269,7 @@ def drained(day: Day) -> None:
     day.after(day.rng.randrange(0, 4), lambda: day.submit(*jobs))
 
 
-def drained_briefly(day: Day) -> None:
+def drained_briefly(day: FindingDay) -> None:
     """Nodes are drained for a firmware update, one after the other, and back within ten minutes, with work waiting."""
     pool = day.rng.choice((LABELLED, "cpu-96c"))
     for turn, node in enumerate(day.nodes(pool)):
@@ -283,7 +283,7 @@ def drained_briefly(day: Day) -> None:
         day.after(9, lambda: _if_possible(day, do.Uncordon(ids=(spare[0],))))
 
 
-def reserved(day: Day) -> None:
+def reserved(day: FindingDay) -> None:
     """A reservation keeps nodes for a queue that sends nothing, while others wait for such nodes."""
     nodes = tuple(day.nodes(LABELLED)[: day.rng.randrange(1, 3)])
     day.subjects = ("maintenance-window", *nodes)
@@ -298,7 +298,7 @@ def reserved(day: Day) -> None:
     day.submit(*day.jobs("scan", 24, queue="open", tenant="ops", cpus=16, pools=(LABELLED,), minutes=240))
 
 
-def reserved_and_used(day: Day) -> None:
+def reserved_and_used(day: FindingDay) -> None:
     """The owner of a reservation comes within five minutes, and others wait meanwhile."""
     nodes = tuple(day.nodes(LABELLED)[:2])
     now = day.engine.now_ms
@@ -310,7 +310,7 @@ def reserved_and_used(day: Day) -> None:
     day.submit(*day.jobs("scan", 10, queue="open", tenant="ops", cpus=16, pools=(LABELLED,), minutes=60))
 
 
-def flood(day: Day) -> None:
+def flood(day: FindingDay) -> None:
     """A tenant, new or known, submits far more than ever before, ahead of others."""
     tenant = day.rng.choice(("newcorp", "core"))
     pool = day.rng.choice(("cpu-96c", LABELLED))
@@ -331,7 +331,7 @@ def flood(day: Day) -> None:
     day.symptom = others_waiting
 
 
-def batch(day: Day) -> None:
+def batch(day: FindingDay) -> None:
     """A tenant submits a large sweep of low priority that goes behind all others, or a small one of high priority."""
     pool = "cpu-96c"
     if day.rng.random() < 0.5:
@@ -347,7 +347,7 @@ def batch(day: Day) -> None:
     )
 
 
-def lost_quota(day: Day) -> None:
+def lost_quota(day: FindingDay) -> None:
     """A queue may no longer borrow, its neighbour is idle, and nodes have room."""
     day.arrivals = [each for each in day.arrivals if each[1].queue != "labs/geo"]
     spec = next(queue for queue in day.cell.queues if queue.name == "labs/bio")
@@ -360,7 +360,7 @@ def lost_quota(day: Day) -> None:
     day.submit(*jobs)
 
 
-def quota_in_use(day: Day) -> None:
+def quota_in_use(day: FindingDay) -> None:
     """A queue waits for quota that its neighbour uses."""
     day.submit(
         *day.jobs("quake", 8, queue="labs/geo", tenant="geo-lab", cpus=12, pools=(LABELLED, "cpu-96c"), minutes=200)
@@ -369,7 +369,7 @@ def quota_in_use(day: Day) -> None:
     day.after(2, lambda: day.submit(*jobs))
 
 
-def shrunk(day: Day) -> None:
+def shrunk(day: FindingDay) -> None:
     """A gang waits, and then the nodes or the quota that it needs are taken away for good."""
     if day.rng.random() < 0.5:
         nodes = day.nodes(LABELLED)
@@ -396,13 +396,13 @@ def shrunk(day: Day) -> None:
     day.subjects = tuple(spec.id for spec in jobs)
 
 
-def large_gang(day: Day) -> None:
+def large_gang(day: FindingDay) -> None:
     """A gang as large as its pool waits until that is empty."""
     day.submit(*day.jobs("block", 3, queue="open", tenant="ops", cpus=40, pools=(LABELLED,), minutes=100))
     day.submit(*day.jobs("fluid", 1, queue="open", tenant="ops", cpus=60, tasks=3, pools=(LABELLED,), minutes=30))
 
 
-def relabelled(day: Day) -> None:
+def relabelled(day: FindingDay) -> None:
     """Nodes are replaced by others without the label that work asks for."""
     ids = day.nodes(LABELLED)
     day.subjects = (LABELLED, "disk=nvme")
@@ -414,7 +414,7 @@ def relabelled(day: Day) -> None:
     day.do(do.AddNodes(nodes=nodes))
 
 
-def labelled_and_busy(day: Day) -> None:
+def labelled_and_busy(day: FindingDay) -> None:
     """Work waits for nodes with a label, all of which are busy, while others have room."""
     day.submit(*day.jobs("block", 3, queue="open", tenant="ops", cpus=60, labels=LABEL, minutes=100))
     day.after(
@@ -422,7 +422,7 @@ def labelled_and_busy(day: Day) -> None:
     )
 
 
-def not_growing(day: Day) -> None:
+def not_growing(day: FindingDay) -> None:
     """Work waits for a pool whose maximum was lowered, or while the autoscaler is off."""
     day.subjects = (GROW, "autoscaler")
     if day.rng.random() < 0.5:
@@ -433,7 +433,7 @@ def not_growing(day: Day) -> None:
     day.submit(*day.jobs("render", 12, queue="open", tenant="ops", cpus=24, pools=(GROW,), minutes=200))
 
 
-def growing(day: Day) -> None:
+def growing(day: FindingDay) -> None:
     """Work waits while its pool grows, as far as it may."""
     day.submit(*day.jobs("render", 4, queue="open", tenant="ops", cpus=24, pools=(GROW,), minutes=30))
     day.after(
@@ -441,7 +441,7 @@ def growing(day: Day) -> None:
     )
 
 
-def failing(day: Day) -> None:
+def failing(day: FindingDay) -> None:
     """A node is lost and comes back, twice or three times, and gets work again each time."""
     node = (day.nodes("h100-8x", busy=True) or day.nodes("a100-8x", busy=True) or day.nodes("l40s-4x"))[0]
     day.subjects = (node,)
@@ -453,7 +453,7 @@ def failing(day: Day) -> None:
     day.after(gap + 1, lambda: _if_possible(day, do.RestoreNodes(ids=(node,))))
 
 
-def rebooted(day: Day) -> None:
+def rebooted(day: FindingDay) -> None:
     """Nodes are rebooted one after the other, each once."""
     nodes = day.nodes("a100-8x") + day.nodes("l40s-4x")
     for turn, node in enumerate(nodes[:6]):
@@ -461,7 +461,7 @@ def rebooted(day: Day) -> None:
         day.after(15 * turn + 4, lambda node=node: _if_possible(day, do.RestoreNodes(ids=(node,))))  # type: ignore[misc]
 
 
-def _gang(day: Day) -> tuple[str, dict[str, int]] | None:
+def _gang(day: FindingDay) -> tuple[str, dict[str, int]] | None:
     """A gang of six on three nodes or more that runs, and its tasks by node; None where there is no room."""
     pools = ("cpu-96c", LABELLED, SPOT)
     spec = day.jobs(
@@ -475,7 +475,7 @@ def _gang(day: Day) -> tuple[str, dict[str, int]] | None:
     return (spec.id, counts) if len(counts) >= 3 else None
 
 
-def straggling(day: Day) -> None:
+def straggling(day: FindingDay) -> None:
     """One node of a gang does its tasks at a part of the speed of the others."""
     gang = _gang(day)
     if gang is None:
@@ -487,14 +487,14 @@ def straggling(day: Day) -> None:
     day.progress(gang[0], {slow: day.rng.randrange(20, 55)}, 20)
 
 
-def uneven(day: Day) -> None:
+def uneven(day: FindingDay) -> None:
     """The members of a gang differ, as they always do."""
     gang = _gang(day)
     if gang is not None:
         day.progress(gang[0], {node: day.rng.randrange(84, 100) for node in gang[1]}, 20)
 
 
-def retrying(day: Day) -> None:
+def retrying(day: FindingDay) -> None:
     """Work of one kind fails on every attempt, and is tried again."""
     day.subjects = ("decode",)
     jobs = day.jobs("decode", day.rng.randrange(8, 20), queue="open", tenant="ops", cpus=4,
@@ -502,7 +502,7 @@ def retrying(day: Day) -> None:
     day.submit(*jobs)
 
 
-def flaky(day: Day) -> None:
+def flaky(day: FindingDay) -> None:
     """A sweep of which a few fail once and then finish."""
     good = day.jobs("decode", 24, queue="open", tenant="ops", cpus=4, pools=("cpu-96c", SPOT), minutes=8)
     bad = day.jobs(
@@ -511,7 +511,7 @@ def flaky(day: Day) -> None:
     day.submit(*good, *bad)
 
 
-def taken(day: Day) -> None:
+def taken(day: FindingDay) -> None:
     """The provider takes back much of a spot pool."""
     nodes = day.nodes(SPOT)
     day.subjects = (SPOT,)
@@ -519,13 +519,13 @@ def taken(day: Day) -> None:
     day.do(do.Interrupt(ids=tuple(nodes[:most]), notice_ms=day.rng.choice((120_000, 600_000, 1_800_000))))
 
 
-def usual_spot(day: Day) -> None:
+def usual_spot(day: FindingDay) -> None:
     """One spot node an hour is taken back, and replaced."""
     for hour, node in enumerate(day.nodes(SPOT)[:2]):
         day.after(60 * hour, lambda node=node: _if_possible(day, do.Interrupt(ids=(node,), notice_ms=120_000)))  # type: ignore[misc]
 
 
-def spending(day: Day) -> None:
+def spending(day: FindingDay) -> None:
     """A budget that holds work will be spent within hours, long before its window ends."""
     day.subjects = ("platform-week",)
     spent = sum(line.spent_microusd for line in _budget(day, "platform-week", 10**14, "hold"))
@@ -534,21 +534,21 @@ def spending(day: Day) -> None:
     _budget(day, "platform-week", limit, "hold")
 
 
-def within_budget(day: Day) -> None:
+def within_budget(day: FindingDay) -> None:
     """A budget that only warns is nearly spent, and one that holds lasts."""
     spent = sum(line.spent_microusd for line in _budget(day, "research-week", 10**14, "warn"))
     _budget(day, "research-week", spent + 10_000_000, "warn")
     _budget(day, "platform-week", 10**13, "hold")
 
 
-def _budget(day: Day, name: str, limit: int, action: Literal["hold", "warn"]) -> list[BudgetLine]:
+def _budget(day: FindingDay, name: str, limit: int, action: Literal["hold", "warn"]) -> list[BudgetLine]:
     queue = name.partition("-")[0]
     spec = BudgetSpec(name=name, scope="queue", of=queue, limit_microusd=limit, window_ms=7 * DAY_MS, action=action)
     day.do(do.SetBudgets(budgets=(spec,)))
     return [line for line in day.engine.budgets().budgets if line.spec.name == name]
 
 
-def mispriced(day: Day) -> None:
+def mispriced(day: FindingDay) -> None:
     """The price of a pool is set ten times too high or too low, or to nothing."""
     pool = day.rng.choice([pool for pool in day.cell.pools if pool.price_microusd_hour])
     day.subjects = (pool.name,)
@@ -556,14 +556,14 @@ def mispriced(day: Day) -> None:
     day.do(do.SetPrice(pool=pool.name, price_microusd_hour=price))
 
 
-def new_price(day: Day) -> None:
+def new_price(day: FindingDay) -> None:
     """A price changes by a fifth."""
     pool = day.rng.choice([pool for pool in day.cell.pools if pool.price_microusd_hour and not pool.spot])
     factor = day.rng.choice((0.8, 1.2))
     day.do(do.SetPrice(pool=pool.name, price_microusd_hour=round(pool.price_microusd_hour * factor)))
 
 
-def _if_possible(day: Day, command: AnyCommand) -> None:
+def _if_possible(day: FindingDay, command: AnyCommand) -> None:
     """What is no longer possible, such as for nodes that are gone, does not happen."""
     try:
         day.engine.command(command)
@@ -571,7 +571,7 @@ def _if_possible(day: Day, command: AnyCommand) -> None:
         return
 
 
-Scene = Callable[[Day], None]
+Scene = Callable[[FindingDay], None]
 SCENES: Mapping[str, tuple[Scene, Scene]] = {
     "forgotten_cordons": (drained, drained_briefly),
     "stale_reservation": (reserved, reserved_and_used),

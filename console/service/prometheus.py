@@ -19,7 +19,7 @@ from engine.model.quantities import lasting, utc
 from engine.model.specs import WorkloadState
 from engine.state.allocations import NONE
 from recommender.findings.idle_devices import IdleDevices, idle_devices, idle_now
-from recommender.history.gpu_use import SLOT_MS, GpuUse, Held, Holdings
+from recommender.history.gpu_use import SLOT_MS, GpuUse, HeldDevices, Holdings
 from recommender.history.metrics import CELL, FollowReport, OutsideNames, Sample
 from recommender.history.node_figures import NodeFigures
 from recommender.history.prometheus import Prometheus
@@ -245,7 +245,7 @@ def holdings_of(copied: CopiedAllocations, naming: Naming) -> Holdings:
         getattr(copied, name)[running][first].tolist() for name in ("cls", "terms", "tenant", "started", "pool")
     )
     work = [
-        Held(
+        HeldDevices(
             id=w.ids[row],
             tenant=w.tenants.names[tenant[n]],
             started_ms=started[n],

@@ -15,7 +15,7 @@ import numpy as np
 
 from engine.model.quantities import counted, lasting, usd
 from recommender.findings.suggestions import MAX_TARGETS, Action, Benefit, Evidence, Expected, Suggestion
-from recommender.history.gpu_use import SLOT_MS, SLOTS, GpuUse, Held, Holdings
+from recommender.history.gpu_use import SLOT_MS, SLOTS, GpuUse, HeldDevices, Holdings
 
 HOUR_MS = 3_600_000
 IDLE = 5.0
@@ -83,7 +83,7 @@ class DevicesNow(NamedTuple):
 class WorkUse(NamedTuple):
     """One piece of work, slot by slot since it has its GPUs, oldest first; [slot] unless said otherwise."""
 
-    work: Held
+    work: HeldDevices
     nodes: tuple[str, ...]
     use: Any
     """Mean over its GPUs, nan where none is known."""
@@ -231,7 +231,7 @@ def not_judged(now: DevicesNow, held: Holdings, left_out: int) -> tuple[str, ...
     return tuple(lines)
 
 
-def work_use(use: GpuUse, work: Held, now: DevicesNow, own: Any) -> WorkUse:
+def work_use(use: GpuUse, work: HeldDevices, now: DevicesNow, own: Any) -> WorkUse:
     """`own`: which of the devices it has."""
     rows = now.rows[own]
     devices = [use.devices[row] for row in rows.tolist()]

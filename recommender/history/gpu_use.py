@@ -126,7 +126,7 @@ class Device(msgspec.Struct, array_like=True):
     """Whether several pieces of work have it at once."""
 
 
-class Held(NamedTuple):
+class HeldDevices(NamedTuple):
     """Work that runs with GPUs, as the cell knows it."""
 
     id: str
@@ -144,7 +144,7 @@ class Holdings(NamedTuple):
     """Who has which devices at one moment; arrays have an entry for each allocation."""
 
     now_ms: int
-    work: Sequence[Held]
+    work: Sequence[HeldDevices]
     nodes: Sequence[str]
     work_at: np.ndarray[Any, np.dtype[np.int64]]
     """Index into `work`."""

@@ -22,7 +22,7 @@ import numpy as np
 
 from engine.journal.side_tables import Records
 from recommender.findings.idle_devices import idle_devices
-from recommender.history.gpu_use import SLOT_MS, GpuUse, Held, Holdings
+from recommender.history.gpu_use import SLOT_MS, GpuUse, HeldDevices, Holdings
 from recommender.history.metrics import OutsideNames, Retention
 from recommender.history.node_figures import NodeFigures
 from recommender.history.prometheus import Prometheus
@@ -89,7 +89,7 @@ def holdings(nodes: int, now_ms: int, pods: bool) -> Holdings:
         size = (1, 2, 4, 8)[n % 4]
         for first in range(0, GPUS, size):
             at = len(work)
-            work.append(Held(f"w{at}", f"tenant-{at % 200}", now_ms - 86_400_000, size, False, False, 2_500_000))
+            work.append(HeldDevices(f"w{at}", f"tenant-{at % 200}", now_ms - 86_400_000, size, False, False, 2_500_000))
             work_at.append(at)
             node_at.append(n)
             masks.append(((1 << size) - 1) << first)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from recommender.findings.idle_devices import IdleDevices, idle_devices, idle_now
-from recommender.history.gpu_use import GpuUse, Held, Holdings
+from recommender.history.gpu_use import GpuUse, HeldDevices, Holdings
 from recommender.history.metrics import MINUTE_MS, OutsideNames
 from recommender.history.prometheus import Prometheus
 from tests.support.dcgm_series import LOADED_MIB, REST_W, Gpu, scrapes
@@ -117,7 +117,7 @@ def use(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuUse]:
 
 def held() -> Holdings:
     work = [
-        Held(
+        HeldDevices(
             each.name,
             each.tenant or each.name,
             T0_MS + each.started * MINUTE_MS,

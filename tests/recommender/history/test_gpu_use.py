@@ -11,7 +11,7 @@ import pytest
 
 from engine.journal.side_tables import Records
 from recommender.history import gpu_use
-from recommender.history.gpu_use import SLOT_MS, GpuUse, Held, Holdings
+from recommender.history.gpu_use import SLOT_MS, GpuUse, HeldDevices, Holdings
 from recommender.history.metrics import HOUR_MS, MINUTE_MS, OutsideNames
 from recommender.history.prometheus import Prometheus
 from tests.support.dcgm_series import Gpu, scrapes
@@ -57,7 +57,7 @@ def held(
     return Holdings(
         END_MS,
         [
-            Held(name, "t", started_ms, sum(m.bit_count() for w, _, m in work if w == name), False, False, 0)
+            HeldDevices(name, "t", started_ms, sum(m.bit_count() for w, _, m in work if w == name), False, False, 0)
             for name in ids
         ],
         NODES,
