@@ -32,7 +32,7 @@ from engine.model.errors import MusterError
 from engine.model.overviews import Change
 from engine.model.quantities import counted, usd
 from engine.model.specs import RunSpec
-from recommender.history.metrics import HOUR_MS, MINUTE_MS, HistoryRequest
+from recommender.history.metrics import GPU_SLOT_MS, HOUR_MS, IDLE_GPU_PERCENT, HistoryRequest
 
 if TYPE_CHECKING:
     from console.actions.registry import ConsoleAction, Context
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 SHOWN = 12
 """Lines of one kind."""
-IDLE = 5.0
-"""Per cent of use below which GPUs do nothing, as in `recommender.findings.idle_devices`."""
 OVER = ("finished", "failed", "cancelled")
 
 
@@ -155,7 +153,7 @@ def _more(count: int) -> list[Line]:
     return [text_line(f"… and {count:,} more", "dim")] if count > 0 else []
 
 
-GPU_USE = HistoryRequest(metric="gpu_util", of="workload", last_ms=6 * HOUR_MS, step_ms=5 * MINUTE_MS)
+GPU_USE = HistoryRequest(metric="gpu_util", of="workload", last_ms=6 * HOUR_MS, step_ms=GPU_SLOT_MS)
 """What is asked for `gpu_use_section`, with the id of the workload."""
 
 
@@ -178,14 +176,14 @@ def gpu_use_section(use: History | None, width: int) -> list[Section]:
     if not known:
         why = use.followed.trouble or f"{use.followed.source} tells nothing of its devices"
         return [Section("GPU use", (text_line(cut(f"not known: {printable(why)}", width), "dim"),))]
-    idle = next((n for n, mean in enumerate(reversed(means)) if mean is None or mean >= IDLE), len(means))
+    idle = next((n for n, mean in enumerate(reversed(means)) if mean is None or mean >= IDLE_GPU_PERCENT), len(means))
     drawn = spark([None if mean is None else round(mean) for mean in means], min(24, max(width - 40, 0)))
-    told = f"{known[-1]:.0f} % now, {sum(known) / len(known):.0f} % over {duration(len(means) * 5 * MINUTE_MS)}"
+    told = f"{known[-1]:.0f} % now, {sum(known) / len(known):.0f} % over {duration(len(means) * GPU_SLOT_MS)}"
     if use.followed.trouble:
         told += f", as of {timestamp(use.followed.until_ms)[5:16]}"
     spans: tuple[Span, ...] = ((drawn, "accent"), (f"  {told}", ""))
     if idle:
-        spans += ((f", idle for {duration(idle * 5 * MINUTE_MS)}", "warn"),)
+        spans += ((f", idle for {duration(idle * GPU_SLOT_MS)}", "warn"),)
     return [Section("GPU use", (Line(spans),))]
 
 

@@ -25,6 +25,7 @@ from engine.state.workloads import NONE
 
 BILLION = 10**9
 FOREVER = 2**62
+"""A cell time, ms, that never comes."""
 
 
 def share(tree: QueueTree, vertex: int, totals: Vector, now_ms: int, *, past: bool = False) -> int:

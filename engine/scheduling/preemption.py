@@ -42,8 +42,8 @@ from engine.model import events as ev
 from engine.model.columns import Rows, view
 from engine.model.specs import RESOURCES, WorkloadState
 from engine.placement.gang_placement import Claim, place, unplace
+from engine.scheduling.candidate_order import FOREVER
 from engine.scheduling.preemption_rules import (
-    FOREVER,
     Place,
     PreemptionRules,
     Sources,

@@ -18,7 +18,6 @@ from engine.state.cell_state import State
 from engine.state.queue_tree import Charge, Lack, QueueTree
 from engine.state.workloads import NONE
 
-FOREVER = 2**62
 THRASH = 3
 """Preemptions within an hour after which equals leave a workload alone."""
 Place = tuple[int, int]

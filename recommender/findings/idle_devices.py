@@ -16,10 +16,9 @@ import numpy as np
 from engine.model.quantities import counted, lasting, usd
 from recommender.findings.suggestions import MAX_TARGETS, Action, Benefit, Evidence, Expected, Suggestion
 from recommender.history.gpu_use import SLOT_MS, SLOTS, GpuUse, HeldDevices, Holdings
+from recommender.history.metrics import IDLE_GPU_PERCENT
 
 HOUR_MS = 3_600_000
-IDLE = 5.0
-"""Per cent of use below which a GPU is idle."""
 IDLE_SLOTS = 6
 """Half an hour."""
 SOME_IDLE_SLOTS = 12
@@ -165,7 +164,7 @@ def devices_now(use: GpuUse, held: Holdings) -> DevicesNow:
     active, util = activity(use, rows, SOME_IDLE_SLOTS)
     begin = use.last_ms() - SLOT_MS * np.arange(SOME_IDLE_SLOTS, 0, -1)
     seen = np.isfinite(active) & (begin[None, :] + SLOT_MS > since[:, None])
-    low = seen & (active < IDLE)
+    low = seen & (active < IDLE_GPU_PERCENT)
     count, last = seen.sum(axis=1), seen[:, -IDLE_SLOTS:].sum(axis=1)
     known = (last >= IDLE_SLOTS - 1) & (since <= begin[-IDLE_SLOTS])
     idle = known & (low[:, -IDLE_SLOTS:].sum(axis=1) == last)
@@ -242,7 +241,7 @@ def work_use(use: GpuUse, work: HeldDevices, now: DevicesNow, own: Any) -> WorkU
     ends = use.last_ms() - SLOT_MS * np.arange(slots - 1, -1, -1)
     active = np.where(ends[None, :] > since_ms[:, None], active, np.nan)
     known = np.isfinite(active)
-    idle = known & (active < IDLE)
+    idle = known & (active < IDLE_GPU_PERCENT)
     return WorkUse(
         work,
         tuple(dict.fromkeys(device.node for device in devices)),
@@ -358,7 +357,7 @@ def starved(seen: WorkUse, load: Load, now_ms: int) -> IdleWork | None:
     if len(last) < SOME_IDLE_SLOTS or not np.isfinite(last).all():
         return None
     mean = float(last.mean())
-    if not IDLE <= mean < LOW or last.std() > STEADY * mean:
+    if not IDLE_GPU_PERCENT <= mean < LOW or last.std() > STEADY * mean:
         return None
     since_ms = now_ms - SOME_IDLE_SLOTS * SLOT_MS
     for metric, what, least in (("node_iowait", "waiting for disks", FED_IO), ("node_cpu_util", "in use", FED_CPU)):

@@ -24,10 +24,10 @@ from sqlalchemy import BigInteger, Column, Connection, LargeBinary, MetaData, Ta
 from engine.journal.side_tables import Records
 from engine.model.errors import MusterError
 from recommender.history.chunks import SeriesPoints
-from recommender.history.metrics import HOUR_MS, MINUTE_MS, OutsideNames
+from recommender.history.metrics import GPU_SLOT_MS, HOUR_MS, OutsideNames
 from recommender.history.prometheus import NODE_LABELS, NodeNames, Prometheus, TooMuch, number
 
-SLOT_MS = 5 * MINUTE_MS
+SLOT_MS = GPU_SLOT_MS
 SLOTS = 288
 FIRST_MS = 6 * HOUR_MS
 """How far back following begins that is new."""

@@ -26,6 +26,10 @@ AHEAD_MS = 60_000
 """What happened may be so much ahead of its source's clock."""
 MAX_SUBJECT = 300
 """Characters of a subject or an id."""
+IDLE_GPU_PERCENT = 5.0
+"""Use of a GPU below which it is idle."""
+GPU_SLOT_MS = 300_000
+"""Use of GPUs is kept, and judged, in slots of so long."""
 
 
 class TelemetryMetric(NamedTuple):
