@@ -3,7 +3,7 @@
 There are two ways to list, and both give the same: `ReadEvent`s, and at the end the version that they are of.
 
 - `paged`: PAGE objects to an answer, compressed, all of one version. The rest may expire in between (410). The server
-  makes the next page while this one is read.
+  makes the next pages while this one is read (`page_fetching`).
 - `streamed`: a watch that begins with all objects (WatchList), where the server has it. Nothing of it can expire, but
   each object is a piece of HTTP and of TLS by itself, which costs four times the CPU time here. Servers are known that
   never say that all have come: silence for INITIAL_SILENCE_S is then the end of trying.
@@ -16,9 +16,7 @@ from __future__ import annotations
 
 import random
 import re
-import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
@@ -35,6 +33,7 @@ from engine.external.kubernetes_api.errors import (
     refusal,
 )
 from engine.external.kubernetes_api.kinds import ObjectKind
+from engine.external.kubernetes_api.page_fetching import ListMetadata, pages_ahead
 from engine.external.kubernetes_api.transport import KubernetesTransport
 
 T = TypeVar("T", bound=KubernetesObject)
@@ -69,16 +68,8 @@ class Came(msgspec.Struct, frozen=True):
     whole: bool = False
 
 
-class _End(msgspec.Struct, frozen=True, rename="camel"):
-    """The metadata of a list, or of a bookmark."""
-
-    resource_version: str = ""
-    continue_: str = msgspec.field(name="continue", default="")
-    annotations: dict[str, str] = {}
-
-
 class _EndHolder(msgspec.Struct, frozen=True):
-    metadata: _End
+    metadata: ListMetadata
 
 
 class _AnyEvent(msgspec.Struct, frozen=True):
@@ -87,7 +78,7 @@ class _AnyEvent(msgspec.Struct, frozen=True):
 
 
 class _Page(msgspec.Struct, frozen=True):
-    metadata: _End
+    metadata: ListMetadata
     items: tuple[msgspec.Raw, ...] | None = None
 
 
@@ -97,7 +88,7 @@ class _TypedEvent(msgspec.Struct, Generic[T], frozen=True, gc=False):
 
 
 class _TypedPage(msgspec.Struct, Generic[T], frozen=True):
-    metadata: _End
+    metadata: ListMetadata
     items: tuple[T, ...] | None = None
 
 
@@ -118,36 +109,13 @@ class KindReader:
         """Raises VersionExpired where the rest of that version is not to be had any more."""
         what = f"listing {self.kind.resource}"
         query, version = {"limit": str(PAGE), **self._selected()}, ""
-        asked = self._asked(what, query)
-        while True:
-            answer = asked.result()
-            begun = _head(answer)
-            if begun.continue_:
-                asked = self._asked(what, query | {"continue": begun.continue_})
-            events, end = self._read_page(answer)
+        for events, end in pages_ahead(self.line, what, self.kind.path, query, self._read_page):
             if end.resource_version != (version := version or end.resource_version):
                 # Two halves of different lists have things in them that never were at one time.
                 raise VersionExpired(
                     GONE, "Expired", f"{what}: the rest of the list is of another version", "List again"
                 )
-            if end.continue_ and not begun.continue_:
-                asked = self._asked(what, query | {"continue": end.continue_})
             yield Came(events, "" if end.continue_ else end.resource_version, whole=not end.continue_)
-            if not end.continue_:
-                return
-
-    def _asked(self, what: str, query: dict[str, str]) -> Future[bytes]:
-        """A page that is fetched on a thread of its own."""
-        page: Future[bytes] = Future()
-
-        def fetch() -> None:
-            try:
-                page.set_result(self.line.get(what, self.kind.path, query))
-            except BaseException as error:
-                page.set_exception(error)
-
-        threading.Thread(target=fetch, name=f"kubernetes page of {self.kind.resource}", daemon=True).start()
-        return page
 
     def streamed(self) -> Iterator[Came]:
         """Raises KubernetesRefused of 400 or 422 where the server has no such watch, and KubernetesSilent where it does
@@ -164,7 +132,7 @@ class KindReader:
                 gathered = []
         raise KubernetesSilent(f"listing {self.kind.resource}: the list ended before its end", "It is tried again")
 
-    def _read_page(self, answer: bytes) -> tuple[tuple[ReadEvent, ...], _End]:
+    def _read_page(self, answer: bytes) -> tuple[tuple[ReadEvent, ...], ListMetadata]:
         try:
             page = self._page.decode(answer)
             return tuple(ReadEvent("ADDED", each) for each in page.items or ()), page.metadata
@@ -204,7 +172,7 @@ class KindReader:
         if events or version:
             yield Came(tuple(events), version)
 
-    def _read_line(self, what: str, line: bytes) -> ReadEvent | _End:
+    def _read_line(self, what: str, line: bytes) -> ReadEvent | ListMetadata:
         """An event, or a bookmark. Raises what an ERROR event says."""
         try:
             event = self._event.decode(line)
@@ -243,18 +211,6 @@ class KindReader:
 
     def _selected(self) -> dict[str, str]:
         return {"fieldSelector": self.kind.fields} if self.kind.fields else {}
-
-
-_HEAD = re.compile(rb'\s*\{(?:"(?:kind|apiVersion)":"[^"]*",)*"metadata":(\{[^{}]*\})')
-
-
-def _head(answer: bytes) -> _End:
-    """The metadata of a page where they stand before its objects; else nothing is known yet."""
-    found = _HEAD.match(answer)
-    try:
-        return msgspec.json.decode(found[1], type=_End) if found else _End()
-    except NOT_PLAIN_JSON:
-        return _End()
 
 
 _DECIMAL = re.compile(r"[1-9][0-9]{0,30}")

@@ -16,7 +16,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Self
 
 import msgspec
@@ -193,7 +193,7 @@ class KubernetesTransport:
 
     def _read(self, request: ApiRequest) -> bytes:
         with self._streamed(request) as stream:
-            return _whole(stream, request.what)
+            return joined(stream.chunks(), request.what)
 
     def stream(
         self, what: str, path: str, query: Query | None, *, silence_s: float | None = None
@@ -285,14 +285,15 @@ class KubernetesTransport:
             return self._clients[-1]
 
 
-def _whole(stream: LineStream, what: str) -> bytes:
-    chunks, size = [], 0
-    for chunk in stream.chunks():
+def joined(chunks: Iterable[bytes], what: str) -> bytes:
+    """A whole answer. Raises KubernetesUnreadable where it is larger than LARGEST_ANSWER."""
+    found, size = [], 0
+    for chunk in chunks:
         size += len(chunk)
         if size > LARGEST_ANSWER:
             raise KubernetesUnreadable(f"{what}: the answer is larger than {LARGEST_ANSWER >> 20} MiB")
-        chunks.append(chunk)
-    return b"".join(chunks)
+        found.append(chunk)
+    return b"".join(found)
 
 
 def _up_to(response: httpx.Response, most: int) -> Iterator[bytes]:
