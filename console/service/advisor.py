@@ -295,7 +295,7 @@ class Advisor:
             covered=covered,
         )
         partly = (f"{unseen:,} more cordoned nodes were not checked",) if unseen else ()
-        # Of two about the same the first stays: causes are found sooner, and name what would start.
+        # Of two about the same targets the first is kept: a cause says which waiting work it would start.
         suggestions = (*causes, *failing, *found.suggestions)
         return Advice(version=found.version, suggestions=suggestions, unknown=(*found.unknown, *partly))
 

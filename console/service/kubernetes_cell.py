@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
@@ -157,20 +156,13 @@ class KubernetesCell:
         )
 
     def outside_names(self, ids: Sequence[str]) -> OutsideNames:
-        """The pods of these workloads. None while the tables change under it: the next look has them."""
-        from engine.external.kubernetes.names import workload_id
-
-        watch, wanted = self._watch, frozenset(ids)
-        if watch is None:
+        """The pods of these workloads."""
+        if self._watch is None:
             return OutsideNames()
-        tables = watch.mirror.tables
-        pods = {}
-        with contextlib.suppress(RuntimeError):
-            for uid, workload in list(tables.of_kind("workloads").items()):
-                name = workload_id(workload.metadata.namespace, workload.metadata.name, workload.metadata.uid)
-                if name in wanted:
-                    pods.update(((pod.namespace, pod.name), name) for pod in tables.pods_of(uid))
-        return OutsideNames(pods=pods)
+        found = [(name, self._watch.mirror.workload_of(name)) for name in ids]
+        return OutsideNames(
+            pods={(pod.namespace, pod.name): name for name, known in found if known is not None for pod in known[1]}
+        )
 
     def _lacks(self, kinds: Sequence[FollowedKind]) -> dict[str, str]:
         known = self._can.kinds if self._can is not None else ()

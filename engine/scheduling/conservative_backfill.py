@@ -33,7 +33,7 @@ from engine.model.specs import LEVELS, NodeState, TopologyRequest
 from engine.placement import node_choice
 from engine.placement.gang_placement import Claim, counts_in_quota, orders_of_groups, place, variants
 from engine.scheduling.backfill import all_expected_ends
-from engine.scheduling.candidate_order import CandidateOrder, Order
+from engine.scheduling.candidate_order import FOREVER, CandidateOrder, Order
 from engine.scheduling.cycle_memory import Binder, CandidateVerdict, CycleMemory
 from engine.scheduling.workload_admission import Admission, Preemptor
 from engine.state.allocations import NONE
@@ -44,7 +44,6 @@ from engine.state.workloads import WorkloadClass
 _TIME_BITS = 42
 HORIZON_MS = 1 << _TIME_BITS
 """The time ahead within which starts are promised: 139 years, so that a node and a time fit one sort key."""
-FOREVER = 2**62
 _FIRST, _NEVER = np.zeros(1, np.int64), np.full(1, FOREVER)
 _WHOLE = 1000
 """Milli-GPU of a device that is wholly free."""

@@ -78,6 +78,8 @@ class ClusterMirror:
         self._told: dict[tuple[str, str], seen.AnySeen] = {}
         self._workloads: dict[str, seen.WorkloadSeen] = {}
         """UID -> what was told of it last."""
+        self._uid_of: dict[str, str] = {}
+        """Workload of the cell -> UID, of those in `_workloads`."""
         self._classes: set[str] = set()
         self._again: set[str] = set()
         """UIDs of Workloads that were cut for lack of room, to be told once more."""
@@ -97,18 +99,16 @@ class ClusterMirror:
 
     def workload_of(self, name: str) -> tuple[Workload, list[PodRecord]] | None:
         """The Workload that a workload of the cell stands for, with its pods."""
-        for uid, told in list(self._workloads.items()):
-            if told.spec.id == name:
-                found = self.tables.of_kind("workloads").get(uid)
-                return None if found is None else (found, self.tables.pods_of(uid))
-        return None
+        uid = self._uid_of.get(name, "")
+        found = self.tables.of_kind("workloads").get(uid)
+        return None if found is None else (found, self.tables.pods_of(uid))
 
     # -- a pass -------------------------------------------------------------------------------------------------------
 
     def start_over(self) -> None:
         """Have the next pass tell everything."""
         self._before = None
-        self._told, self._workloads, self._facts, self._config = {}, {}, None, None
+        self._told, self._workloads, self._uid_of, self._facts, self._config = {}, {}, {}, None, None
 
     def look(self) -> MirrorPass:
         """Tell what was marked since the last pass. Raises UnreachableError where the engine is gone."""
@@ -260,6 +260,7 @@ class ClusterMirror:
             if fact != told or uid in self._again:
                 facts.append(fact)
                 self._workloads[uid] = fact
+                self._uid_of[fact.spec.id] = uid
         self._again = set()
         classes: list[seen.AnySeen] = [
             seen.PriorityClassSeen(priority_class=spec)
@@ -277,6 +278,7 @@ class ClusterMirror:
         now_ms = int(self._wall_s() * 1000)
         for uid in [uid for uid in self._workloads if uid not in every]:
             told = self._workloads.pop(uid)
+            self._uid_of.pop(told.spec.id, None)
             self._left.pop(uid, None)
             if told.phase not in ENDS:
                 found.append(

@@ -84,11 +84,10 @@ class ClusterTables:
         return self.objects.get(kind, {})
 
     def pods_of(self, workload: str) -> list[PodRecord]:
-        """The pods of the Workload of that UID that have not ended."""
+        """The pods of the Workload of that UID that have not ended. Any thread may ask: it passes over copies."""
         keys = self._keys_of.get(workload, ())
-        own = [key for key in keys if key in self._pods_of]
-        own += [job for key in keys for job in self._jobs_of.get(key, ()) if job in self._pods_of]
-        return [pod for key in dict.fromkeys(own) for pod in self._pods_of[key].values()]
+        jobs = [job for key in keys for job in tuple(self._jobs_of.get(key, ()))]
+        return [pod for key in dict.fromkeys((*keys, *jobs)) for pod in list(self._pods_of.get(key, {}).values())]
 
     def load_of(self, node: str) -> NodeLoadSeen:
         found = self._load.get(node, [0, 0, 0, 0, 0])

@@ -18,12 +18,14 @@ from typing import TypeVar
 import msgspec
 
 from engine.external.answer_cutter import NOT_PLAIN_JSON
-from engine.external.kubernetes_api.transport import READ_S, KubernetesTransport, joined
+from engine.external.kubernetes_api.transport import KubernetesTransport, joined
 
 T = TypeVar("T")
 
 MAX_AHEAD = 2
 """Pages on their way, or held, behind the one that is read: some 10 MB each."""
+PAGE_S = 60.0
+"""So long a server may be silent while it makes a page: it gives up itself then (`--request-timeout`)."""
 _HEAD = re.compile(rb'\s*\{(?:"(?:kind|apiVersion)":"[^"]*",)*"metadata":(\{[^{}]*\})')
 
 
@@ -47,7 +49,7 @@ class PageRequest:
 
     def _fetch(self, what: str, path: str, query: Mapping[str, str]) -> None:
         try:
-            with self._line.stream(what, path, query, silence_s=READ_S) as stream:
+            with self._line.stream(what, path, query, silence_s=PAGE_S) as stream:
                 chunks = stream.chunks()
                 begin = next(chunks, b"")
                 self.head.set_result(_head(begin))

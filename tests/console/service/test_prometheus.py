@@ -316,7 +316,8 @@ def test_pods_of_kubernetes_are_joined_by_their_names(tmp_path: Path) -> None:
     engine.advance(time.time_ns() // 1_000_000)
     cluster = KubernetesCell.__new__(KubernetesCell)
     tables = pods_of("train", "train-0", "train-1")
-    cluster._watch = SimpleNamespace(mirror=SimpleNamespace(tables=tables))  # type: ignore[assignment]
+    known = {train: (None, tables.pods_of("train-uid-0"))}
+    cluster._watch = SimpleNamespace(mirror=SimpleNamespace(workload_of=known.get))  # type: ignore[assignment]
     assert cluster.outside_names([train]).pods == {("vision", "train-0"): train, ("vision", "train-1"): train}
     gpus = [Gpu("n0", 6 + n, lambda at: 0.0, pod=f"train-{n}", namespace="vision", renamed=True) for n in range(2)]
     # What the cell made up as the devices of the other is told of nobody.
