@@ -27,7 +27,7 @@ shell: $(STAMP)  ## your own shell, in which `muster` is a command, as where it 
 test: $(STAMP)  ## the tests, without the ones marked thorough or slow, and with fewer random cases
 	$(BIN)/python -m pytest -m "not slow and not thorough" -n auto --dist loadfile
 
-test-thorough: $(STAMP)  ## all but the ones marked slow
+test-thorough: $(STAMP)  ## all but the ones marked slow, with a third of the random cases
 	TESTS_THOROUGH=1 $(BIN)/python -m pytest -m "not slow" -n auto --dist loadfile
 
 # The tests that keep something: what an engine in memory decides is the same wherever its cell is kept.
@@ -40,8 +40,8 @@ ON_POSTGRES = tests/runbooks tests/recommender \
 test-postgres: $(STAMP)  ## what `make test` runs and keeps something, on a PostgreSQL server of its own
 	$(BIN)/python -m pytest --database postgres -m "not slow and not thorough" -n auto --dist loadfile $(ON_POSTGRES)
 
-test-long: $(STAMP)  ## every test, also the ones that take minutes
-	TESTS_THOROUGH=1 $(BIN)/python -m pytest -m "slow or not slow" -n auto --dist loadfile
+test-long: $(STAMP)  ## every test, also the ones that take minutes, with every random case
+	TESTS_THOROUGH=all $(BIN)/python -m pytest -m "slow or not slow" -n auto --dist loadfile
 
 mutants: $(STAMP)  ## does a test fail for each fault in the code that trust rests on
 	$(BIN)/python tests/mutants/run.py

@@ -1,5 +1,5 @@
-"""How much the tests try: all of it where TESTS_THOROUGH is set, as by `make check` and `make test-long`; else, as by
-`make test`, a part."""
+"""How much the tests try, by TESTS_THOROUGH: all of it where that is `all`, as by `make test-long`; a third of the random
+cases where it is set, as by `make check`; else, as by `make test`, a tenth."""
 
 from __future__ import annotations
 
@@ -9,13 +9,20 @@ from typing import TypeVar
 
 T = TypeVar("T")
 THOROUGH = bool(os.environ.get("TESTS_THOROUGH"))
+ALL = os.environ.get("TESTS_THOROUGH") == "all"
+_PART = 1 if ALL else 3 if THOROUGH else 10
 
 
 def examples(most: int) -> int:
     """Random cases of a property test."""
-    return most if THOROUGH else max(most // 10, 3)
+    return max(most // _PART, 3)
 
 
 def some(rows: Sequence[T], every: int) -> Sequence[T]:
     """Rows of a table that one test goes through: all of them, or each of so many."""
     return rows if THOROUGH else rows[::every]
+
+
+def most(rows: Sequence[T], every: int) -> Sequence[T]:
+    """Rows of a table that a thorough test goes through: each of so many in `make check`."""
+    return rows if ALL else rows[::every]

@@ -21,7 +21,7 @@ from typing import get_args, get_type_hints
 import msgspec
 import pytest
 
-from console.cli import main
+from console.cli import doctor, main
 from console.cli.daily_commands import KINDS
 from console.cli.main import EXIT_CODES, parser, run
 from console.cli.start import _connector
@@ -641,7 +641,10 @@ def test_a_reader_that_goes_away_is_no_error(loop: EngineLoop) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_doctor_reports_every_check(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_reports_every_check(
+    shell: Shell, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "SLOW_ANSWER_S", PATIENCE_S)
     assert shell("doctor", "--json") == 0
     findings = json.loads(capsys.readouterr().out)
     assert {finding["name"] for finding in findings} >= {"terminal", "locale", "settings", "engine"}

@@ -28,6 +28,7 @@ from runbooks.models.endpoint import Egress, endpoint_of
 from runbooks.models.limits import SpendingLimits, TokenPrices
 from runbooks.plans.typed_plan import Act, Note, Request, StepRequest
 from runbooks.procedures.compiler import Maker
+from tests.support.effort import most
 from tests.support.gates import gate_of
 from tests.support.perfect_acts import perfect_acts
 
@@ -341,7 +342,7 @@ def test_a_perfect_answer_is_seen_to_run(played: Callable[[str], PlayedIncident]
 def test_a_perfect_model_scores_all_over_real_http(egress: Egress) -> None:
     """Also one that is told pseudonyms and facts alone."""
     with scripted("perfect", egress=egress) as seat:
-        found = evaluate(INCIDENTS, "model", model=seat)
+        found = evaluate(most(INCIDENTS, 5), "model", model=seat)
     total = tally(found)
     assert [(one.incident, one.why) for one in found if not one.right or one.harm] == []
     assert (total.right, total.left_alone, total.recovered) == (total.faults, total.controls, total.to_recover)

@@ -18,6 +18,7 @@ from engine.traces.progress import stage
 from tests.console.fake_client import FakeClient
 from tests.console.tui.test_app import line, quick, until
 from tests.console.tui.test_hostile_text import PAGES, full
+from tests.support.effort import most
 from tests.support.patience import PATIENCE_S
 
 __all__ = ["quick"]
@@ -109,7 +110,7 @@ async def seen(pilot: Pilot[None], *, settled: bool) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize("size", [(80, 24), pytest.param((220, 60), marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("size", [(80, 24), pytest.param((220, 60), marks=pytest.mark.slow)])
 async def test_no_page_takes_what_was_not_answered_for_nothing(size: tuple[int, int]) -> None:
     """Only what the page is about has come: what it says of the rest is what it says once that has come too."""
     every = frozenset(name for name in dir(FakeClient) if not name.startswith("_"))
@@ -122,7 +123,7 @@ async def test_no_page_takes_what_was_not_answered_for_nothing(size: tuple[int, 
     assert {page: words for page, words in wrong.items() if words} == {}
 
 
-@pytest.mark.parametrize("size", [(80, 24), pytest.param((220, 60), marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("size", [(80, 24), pytest.param((220, 60), marks=pytest.mark.slow)])
 async def test_no_page_says_that_there_is_nothing_before_it_knows(size: tuple[int, int]) -> None:
     wrong = {}
     async with silent(size) as (pilot, _):
@@ -164,7 +165,8 @@ async def opened(page: str, size: tuple[int, int]) -> AsyncIterator[tuple[Pilot[
 
 
 @pytest.mark.parametrize(
-    "page", ["overview", *(pytest.param(page, marks=pytest.mark.thorough) for page in PAGES if page != "overview")]
+    "page",
+    ["overview", *(pytest.param(page, marks=pytest.mark.thorough) for page in most(PAGES, 3) if page != "overview")],
 )
 async def test_a_page_that_lost_its_engine_says_no_more_when_there_is_room_for_more(page: str) -> None:
     """What was not asked for while it was narrow is not known, whatever the width."""
