@@ -1,5 +1,5 @@
-"""How much the tests try, by TESTS_THOROUGH: all of it where that is `all`, as by `make test-long`; a third of the random
-cases where it is set, as by `make check`; else, as by `make test`, a tenth."""
+"""How much the tests try, by TESTS_THOROUGH. `all`, as by `make test-long`: all of it. Set otherwise, as by `make check`:
+a third of the random cases. Not set, as by `make test`: a tenth."""
 
 from __future__ import annotations
 
