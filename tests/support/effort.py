@@ -1,5 +1,5 @@
-"""How much the tests try, by TESTS_THOROUGH. `all`, as by `make test-long`: all of it. Set otherwise, as by `make check`:
-a third of the random cases. Not set, as by `make test`: a tenth."""
+"""How much the tests try, by TESTS_THOROUGH. `make test-long` sets `all`: every case. `make check` sets it otherwise:
+a third of the random cases. `make test` does not: a tenth."""
 
 from __future__ import annotations
 
