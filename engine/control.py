@@ -286,7 +286,9 @@ class Engine:
         accepted: list[tuple[str, ...] | MusterError] = []
         left_out: list[str] = []
         within = self._turn(undone_without_journal=beside is not None or answered is not None)
-        with spans.span("engine.commands", muster_commands=len(commands)), within:
+        # What is tried in memory, such as a plan on a fork, is no change of the cell.
+        doing = spans.span("engine.commands", muster_commands=len(commands)) if self._journal else spans.NO_SPAN
+        with doing, within:
             for command in commands:
                 if isinstance(command, Observe):
                     accepted.append(self._observe(command, left_out))
@@ -619,8 +621,7 @@ class Engine:
                 self._stale = False
             raise
         self._commit()
-        with spans.span("executor.carry_out"):
-            self.executor.carry_out()
+        self.executor.carry_out()
 
     def _write_beside(self) -> None:
         beside, self._beside = self._beside, None

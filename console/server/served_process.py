@@ -39,8 +39,8 @@ def uvicorn_config(app: Any, protocol: type[asyncio.Protocol], **options: Any) -
     """Configuration of a server of ours: HTTP/1.1 by `protocol`, no websockets, no proxies, errors alone in the log."""
     return uvicorn.Config(
         app, http=protocol, ws="none", lifespan="off", log_level="error", log_config=None, access_log=False,
-        server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=STOP_S, backlog=BACKLOG,
-        **options,
+        server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=STOP_S, backlog=BACKLOG, **options,
     )  # fmt: skip
 
 

@@ -109,7 +109,7 @@ class _NoSpan:
 
 
 CURRENT: ContextVar[SpanContext | None] = ContextVar("span", default=None)
-_NO_SPAN = _NoSpan()
+NO_SPAN = _NoSpan()
 _sink: Callable[[Span], None] | None = None
 _remembered: OrderedDict[str, SpanContext] = OrderedDict()
 
@@ -129,7 +129,7 @@ def span(
 ) -> Span | _NoSpan:
     """A span below the current one; one that records nothing where there is none."""
     if _sink is None or (parent := CURRENT.get()) is None or not parent.recorded:
-        return _NO_SPAN
+        return NO_SPAN
     made = Span(name, SpanContext(parent.trace_id, secrets.token_hex(8), True), parent.span_id, kind, links)
     made.set(**attributes)
     return made
@@ -153,12 +153,12 @@ def beginning(name: str, parent: SpanContext | None, *, record: bool) -> Span | 
     """The first span of this process for a request. `record`: whether a trace that begins here is recorded; one that
     began elsewhere is where it was there."""
     if _sink is None:
-        return _NO_SPAN
+        return NO_SPAN
     if parent is None:
         parent = SpanContext(secrets.token_hex(16), "", record)
     if not parent.recorded:
         CURRENT.set(parent if parent.span_id else None)
-        return _NO_SPAN
+        return NO_SPAN
     return Span(name, SpanContext(parent.trace_id, secrets.token_hex(8), True), parent.span_id, "server")
 
 

@@ -50,6 +50,8 @@ SHOWN = (
     "api.md",
     "alerts.md",
     "gpu-use.md",
+    "metrics.md",
+    "slow-or-wrong.md",
 )
 BLOCKS = [
     block
