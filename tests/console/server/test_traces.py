@@ -148,7 +148,7 @@ def test_a_request_is_followed_through_gate_door_and_journal(collector: Collecto
         http.post("/v1/command", content=submission("a"), headers=ASKED)
         request = msgspec.json.encode(asked("cancel", ["a"], "not needed"))
         proposal = http.post("/v1/propose", content=request, headers=ASKED).json()
-        wanted = {"proposal": proposal["id"], "digest": proposal["digest"]}
+        wanted = {"proposal": proposal["id"], "digest": proposal["digest"], "comment": "it is stuck"}
         http.post("/v1/approve", json=wanted, headers=ASKED)
         http.get("/v1/overview", headers=LEFT_OUT)
         http.get("/v1/health")
@@ -157,7 +157,9 @@ def test_a_request_is_followed_through_gate_door_and_journal(collector: Collecto
     door = ["engine.commands", "journal.write"]
     assert ["POST /v1/command", "submissions", *door] in paths
     assert ["POST /v1/propose", "gate.propose", "journal.write"] in paths
-    assert any(each[1:3] == ["gate.execute", "plan.step"] and each[3:] == door for each in paths), paths
+    assert any(each[1:3] == ["gate.execute", "plan.step"] and each[3:] == door for each in paths), "\n".join(
+        map(str, paths)
+    )
     first = next(span for span in collector.spans if span.name == "POST /v1/command")
     assert (first.traceId, first.parentSpanId, first.kind) == (TRACE, PARENT, 2)
     assert first.told("http.response.status_code") == "200"
