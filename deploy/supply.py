@@ -1,6 +1,6 @@
 """What Muster is made of: the lock, the page of dependencies, and the bill of materials.
 
-    python deploy/supply.py lock [--keep]      requirements.lock, with hashes; needs `uv` in PATH (`make lock` brings it)
+    python deploy/supply.py lock [--keep]      requirements.lock, with hashes; needs `uv` in PATH, which `make lock` has
     python deploy/supply.py dependencies       docs/dependencies.md, of the lock and what is installed
     python deploy/supply.py sbom               CycloneDX 1.6 as JSON, on standard output
 
@@ -134,7 +134,7 @@ def locked() -> dict[str, Locked]:
     """The lock as it is."""
     found: dict[str, Locked] = {}
     for paragraph in LOCK.read_text().split("\n\n")[1:]:
-        found |= dict(_entries(paragraph, paragraph[2:].partition(":")[0]))
+        found |= dict(_entries(paragraph + "\n", paragraph[2:].partition(":")[0]))
     return found
 
 
@@ -153,7 +153,9 @@ def page() -> str:
     """docs/dependencies.md."""
     entries = locked()
     why: dict[str, str] = {normal(name): text for name, text in project()["tool"]["muster"]["why"].items()}  # type: ignore[index]
-    named = {section: {normal(re.split(r"[\[<>=!~ ]", line)[0]) for line in lines} for section, lines in wanted().items()}
+    named = {
+        section: {normal(re.split(r"[\[<>=!~ ]", line)[0]) for line in lines} for section, lines in wanted().items()
+    }
     order = list(SECTIONS)
     told = [_PAGE_HEAD]
     for section, says in SECTIONS.items():
@@ -175,8 +177,8 @@ def page() -> str:
 _PAGE_HEAD = """\
 # Dependencies
 
-Made by `make dependencies` of `requirements.lock`, of `[tool.muster.why]` in `pyproject.toml`, and of what the installed
-packages say of their licence. Versions and hashes are in the lock; `make sbom` writes a bill of materials.
+Made by `make dependencies` of `requirements.lock`, of `[tool.muster.why]` in `pyproject.toml`, and of what the
+installed packages say of their licence. Versions and hashes are in the lock; `make sbom` writes a bill of materials.
 """
 
 
@@ -187,11 +189,16 @@ def sbom() -> dict[str, object]:
     """CycloneDX 1.6 of what the image installs. The same lock gives the same bytes: no time is in it."""
     about: dict[str, object] = project()["project"]  # type: ignore[assignment]
     entries = {name: entry for name, entry in locked().items() if entry.section == "run"}
-    version = re.search(r'VERSION = "(.*)"|__version__ = "(.*)"', (ROOT / "console" / "__init__.py").read_text())
+    version = re.search(r'VERSION = "(.*)"', (ROOT / "console" / "__init__.py").read_text())
     assert version is not None
-    muster = {"type": "application", "bom-ref": "muster", "name": str(about["name"]), "version": version[1] or version[2]}
+    muster = {
+        "type": "application",
+        "bom-ref": "muster",
+        "name": str(about["name"]),
+        "version": version[1],
+    }
     needs: dict[str, list[str]] = {name: [] for name in ("muster", *entries)}
-    for name, entry in entries.items():
+    for entry in entries.values():
         for by in entry.via:
             if (needing := re.sub(r"\[.*", "", by)) in needs:
                 needs[needing].append(_purl(entry))
