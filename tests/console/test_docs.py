@@ -173,6 +173,13 @@ def test_every_file_and_room_that_is_named_is_there() -> None:
             assert (ROOT / name).exists(), f"{path.name} names {name}"
 
 
+def test_every_test_that_the_security_page_names_is_there() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / "security.md").read_text())
+    assert len(named) > 30
+    for path, test in named:
+        assert re.search(rf"^(async )?def {test}\(", (ROOT / path).read_text(), re.MULTILINE), f"{path}::{test}"
+
+
 ROOMS = sorted(
     path.parent
     for package in ("console", "recommender", "runbooks", "engine")
