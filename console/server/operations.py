@@ -203,10 +203,8 @@ class Crowded(BusyError):
 
 def defect() -> MusterError:
     """The error of a request that met a fault of ours."""
-    return MusterError(
-        "the engine failed on this request",
-        f"This is a bug in Muster; its log has the details of request {REQUEST.get()}",
-    )
+    of = f" of request {REQUEST.get()}" if REQUEST.get() else ""
+    return MusterError("the engine failed on this request", f"This is a bug in Muster; its log has the details{of}")
 
 
 async def answer(ask: Callable[[], object]) -> Response:

@@ -9,13 +9,18 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from console.server.metrics import METRICS, table
+from console.server.load_limits import BackPressure
+from console.server.metrics import METRICS, GateReading, Readings, table
+from engine.external.mirror_report import MirrorReport, ModelAgreement
 from engine.loop import EngineLoop
+from runbooks.gate.store import OutboxStanding
 from tests.console.server.test_api import over_unix
 from tests.support.patience import PATIENCE_S
 from tests.support.served import running_loop, served_on_unix
@@ -71,6 +76,29 @@ def test_what_is_read_is_what_is_declared(loop: EngineLoop) -> None:
     absent = "muster_(lease|mirror|model|audit_.*timestamp|waiting|gpus|nodes_down|workloads_(waiting|running))"
     assert [name for name in NAMES - read.keys() if not re.match(absent, name)] == []
     promtool("check", "metrics", stdin=text)
+
+
+def test_each_metric_is_read_where_the_cell_has_a_use_for_it(loop: EngineLoop) -> None:
+    """A mirror of Kueue with anchors, a history and messages that wait."""
+    audit = SimpleNamespace(error="the anchor is away", checkpoint_ms=90_000, anchored_ms=30_000)
+    client: Any = SimpleNamespace(
+        mirror_trouble=lambda: "silent", gate_trouble=lambda: "", gate=SimpleNamespace(audit=audit)
+    )
+    mirror = MirrorReport(where="x", state="lost", looked_s=40, agreement=ModelAgreement(compared=9, kept=2, started=1))
+    measured = dict.fromkeys(("waiting", "running", "waiting_p50_s", "waiting_p95_s", "nodes_down"), 5.0)
+    measured |= {"capacity_gpu": 8000.0, "used_gpu": 500.0}
+    gate = GateReading(1, 2, 3, OutboxStanding(waiting=4, failed=5, oldest_ms=70_000))
+    readings = Readings(loop, loop.engine, BackPressure(), client, mirror, measured, gate, 10.0, 100.0)
+    read = {metric.name: metric.read(readings) for metric in METRICS if metric.read is not None}
+    assert [name for name, value in read.items() if value is None] == ["muster_lease_held"]
+    expected = {
+        "muster_mirror_ok": 0, "muster_mirror_age_seconds": 60, "muster_model_decisions_total": 9,
+        "muster_model_disagreements_total": {("kept",): 2, ("started",): 1}, "muster_gpus": 8, "muster_gpus_used": 0.5,
+        "muster_audit_ok": 0, "muster_audit_checkpoint_timestamp_seconds": 90, "muster_plans_stuck": 2,
+        "muster_audit_anchored_timestamp_seconds": 30, "muster_outbox_oldest_seconds": 30,
+        "muster_outbox_messages": {("waiting",): 4, ("failed",): 5}, "muster_waiting_p95_seconds": 5,
+    }  # fmt: skip
+    assert {name: read[name] for name in expected} == expected
 
 
 def test_labels_have_few_values_whatever_is_asked_for(loop: EngineLoop) -> None:
