@@ -82,7 +82,7 @@ class RequestLog:
                 operation = scope.get("state", {}).get("operation")
                 took_s = time.perf_counter() - begun_s
                 self._metrics.answered(operation.name if operation else NO_OPERATION, status, took_s)
-                if isinstance(span, spans.Span):
+                if isinstance(span, spans.TraceSpan):
                     _describe(span, scope, operation, status, id_)
                 _log(scope, operation, status, took_s)
 
@@ -99,7 +99,7 @@ def _header(scope: Scope, name: str) -> str:
     return next((value.decode("latin-1") for key, value in scope["headers"] if key == wanted), "")
 
 
-def _describe(span: spans.Span, scope: Scope, operation: Operation | None, status: int, id_: str) -> None:
+def _describe(span: spans.TraceSpan, scope: Scope, operation: Operation | None, status: int, id_: str) -> None:
     """By OpenTelemetry's conventions for HTTP. Neither the path nor the query: those are the caller's text."""
     route = operation.path if operation else NO_OPERATION
     span.name = f"{scope['method']} {route}"

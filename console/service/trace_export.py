@@ -20,7 +20,7 @@ import msgspec
 
 from console import VERSION
 from engine.model import spans
-from engine.model.spans import Span
+from engine.model.spans import TraceSpan
 
 MAX_WAITING = 4_096
 """Spans."""
@@ -44,7 +44,7 @@ class TraceExporter:
                 {"service.name": "muster", "service.version": VERSION, "muster.cell": cell, "process.pid": os.getpid()}
             )
         }
-        self._waiting: deque[Span] = deque()
+        self._waiting: deque[TraceSpan] = deque()
         self._trouble = ""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
@@ -59,7 +59,7 @@ class TraceExporter:
         self._stopping.set()
         self._thread.join(TIMEOUT_S)
 
-    def take(self, span: Span) -> None:
+    def take(self, span: TraceSpan) -> None:
         """On any thread."""
         if len(self._waiting) >= MAX_WAITING:
             SPANS["dropped"] += 1
@@ -83,7 +83,7 @@ class TraceExporter:
                 LOG.warning("traces are dropped: %s", trouble)
             self._trouble = trouble
 
-    def _sent(self, client: Any, batch: Sequence[Span]) -> str:
+    def _sent(self, client: Any, batch: Sequence[TraceSpan]) -> str:
         """Why the collector did not take them; empty: it did."""
         import httpx
 
@@ -97,13 +97,13 @@ class TraceExporter:
         return "" if 200 <= status < 300 else f"the collector answered {status}"
 
 
-def document(resource: dict[str, Any], batch: Sequence[Span]) -> dict[str, Any]:
+def document(resource: dict[str, Any], batch: Sequence[TraceSpan]) -> dict[str, Any]:
     """An ExportTraceServiceRequest."""
     scope = {"scope": {"name": "muster", "version": VERSION}, "spans": [_encoded(span) for span in batch]}
     return {"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}
 
 
-def _encoded(span: Span) -> dict[str, Any]:
+def _encoded(span: TraceSpan) -> dict[str, Any]:
     # In OTLP's JSON ids are hex, and numbers of 64 bits are texts.
     told: dict[str, Any] = {
         "traceId": span.context.trace_id, "spanId": span.context.span_id, "name": span.name[:LONGEST_VALUE],

@@ -40,7 +40,7 @@ class SpanContext(NamedTuple):
     """False: the caller, or chance, left this trace out. It is passed on all the same."""
 
 
-class Span:
+class TraceSpan:
     """One part of the work for a request. A context manager; `set` adds what is known only inside."""
 
     __slots__ = (
@@ -81,7 +81,7 @@ class Span:
         for name, value in attributes.items():
             self.attributes[".".join(part.replace(".", "_") for part in name.replace("__", ".").split("_"))] = value
 
-    def __enter__(self) -> Span:
+    def __enter__(self) -> TraceSpan:
         self._token = CURRENT.set(self.context)
         return self
 
@@ -110,11 +110,11 @@ class _NoSpan:
 
 CURRENT: ContextVar[SpanContext | None] = ContextVar("span", default=None)
 NO_SPAN = _NoSpan()
-_sink: Callable[[Span], None] | None = None
+_sink: Callable[[TraceSpan], None] | None = None
 _remembered: OrderedDict[str, SpanContext] = OrderedDict()
 
 
-def listen(sink: Callable[[Span], None] | None) -> None:
+def listen(sink: Callable[[TraceSpan], None] | None) -> None:
     """Have every span that ends given to `sink`, on the thread it ended on; None: make none. For the whole process."""
     global _sink
     _sink = sink
@@ -126,11 +126,11 @@ def listened() -> bool:
 
 def span(
     name: str, kind: Kind = "internal", links: Sequence[SpanContext] = (), **attributes: str | int | float | bool
-) -> Span | _NoSpan:
+) -> TraceSpan | _NoSpan:
     """A span below the current one; one that records nothing where there is none."""
     if _sink is None or (parent := CURRENT.get()) is None or not parent.recorded:
         return NO_SPAN
-    made = Span(name, SpanContext(parent.trace_id, secrets.token_hex(8), True), parent.span_id, kind, links)
+    made = TraceSpan(name, SpanContext(parent.trace_id, secrets.token_hex(8), True), parent.span_id, kind, links)
     made.set(**attributes)
     return made
 
@@ -149,7 +149,7 @@ def traced(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     return of
 
 
-def beginning(name: str, parent: SpanContext | None, *, record: bool) -> Span | _NoSpan:
+def beginning(name: str, parent: SpanContext | None, *, record: bool) -> TraceSpan | _NoSpan:
     """The first span of this process for a request. `record`: whether a trace that begins here is recorded; one that
     began elsewhere is where it was there."""
     if _sink is None:
@@ -159,7 +159,7 @@ def beginning(name: str, parent: SpanContext | None, *, record: bool) -> Span | 
     if not parent.recorded:
         CURRENT.set(parent if parent.span_id else None)
         return NO_SPAN
-    return Span(name, SpanContext(parent.trace_id, secrets.token_hex(8), True), parent.span_id, "server")
+    return TraceSpan(name, SpanContext(parent.trace_id, secrets.token_hex(8), True), parent.span_id, "server")
 
 
 @contextmanager
