@@ -9,7 +9,7 @@ PACKAGES = console recommender runbooks engine
 # Without cached bytecode the console starts two to three times slower.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run run-kubernetes shell test test-thorough test-postgres test-long mutants bench bench-console agreement picture format lint types imports check lock clean
+.PHONY: run run-kubernetes shell test test-thorough test-postgres test-long mutants bench bench-console agreement picture format lint types imports check lock dependencies sbom wheel clean
 
 run: $(STAMP)  ## the console on a live demo cluster
 	@echo "Starting the demo: ten minutes of AI work a minute. The first time it plays a month of history; the console says how far it is."
@@ -79,7 +79,7 @@ $(STAMP): pyproject.toml requirements.lock
 	@echo "[1/4] Making the environment .venv with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv .venv
 	@echo "[2/4] Installing $$(grep -c == requirements.lock) packages into it"
-	@$(BIN)/pip install --disable-pip-version-check --no-compile --no-deps -r requirements.lock
+	@$(BIN)/pip install --disable-pip-version-check --no-compile --no-deps --require-hashes -r requirements.lock
 	@echo "[3/4] Installing Muster itself, from this folder"
 	@$(BIN)/pip install --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@echo "[4/4] Compiling, so that the console starts quickly"
@@ -87,15 +87,20 @@ $(STAMP): pyproject.toml requirements.lock
 	  awk '/^Compiling/ && ++files % 1000 == 0 { print "      " files " files"; fflush() } END { print "      " files " files, done" }'
 	@touch $(STAMP)
 
-lock:  ## newest versions that pyproject.toml allows, written to requirements.lock
+lock:  ## newest versions that pyproject.toml allows, with hashes, written to requirements.lock
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
-	build/lock/bin/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); \
-	  print("\n".join(p["project"]["dependencies"] + p["dependency-groups"]["dev"] + p["build-system"]["requires"]))' \
-	  > build/lock/wanted.txt
-	build/lock/bin/pip install --quiet --disable-pip-version-check --no-compile -r build/lock/wanted.txt editables
-	{ echo "# Exact versions of everything at run time and for development. Made by \`make lock\`; installed with --no-deps."; \
-	  build/lock/bin/pip freeze; } > requirements.lock
+	build/lock/bin/pip install --quiet --disable-pip-version-check --no-compile uv
+	PATH="$(CURDIR)/build/lock/bin:$$PATH" build/lock/bin/python deploy/supply.py lock
 	rm -rf build/lock
+
+dependencies: $(STAMP)  ## docs/dependencies.md: why each package is there, and its licence
+	$(BIN)/python deploy/supply.py dependencies
+
+sbom: $(STAMP)  ## a bill of materials of what the image installs: CycloneDX
+	@mkdir -p dist && $(BIN)/python deploy/supply.py sbom > dist/muster.cdx.json && echo dist/muster.cdx.json
+
+wheel: $(STAMP)  ## the wheel: the same source gives the same bytes
+	@rm -f dist/*.whl && $(BIN)/python -m hatchling build -t wheel -d dist && sha256sum dist/*.whl
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,16 +27,18 @@ from engine.elasticity.providers import ProviderFaults
 from engine.executors.agent_reports import Agents
 from engine.executors.protocol import Confirmations, Executor, ExecutorReport, ReportKind, ReportOutcome
 from engine.executors.simulated_executor import Faults, SimulatedExecutor
-from engine.external.observed_changes import ObservationFold, intend
+from engine.external.observed_changes import ObservationFold, intend, intent_key
 from engine.journal.database import Place
 from engine.journal.event_journal import Beside, Journal, Memory
 from engine.journal.outside_readers import StandbyResult
 from engine.journal.postgres_store import Lease
 from engine.journal.tables import MAX_ESTIMATES, Estimate
 from engine.model import events as ev
+from engine.model import spans
 from engine.model.columns import view
 from engine.model.commands import AnyCommand, Command, Define, Observe, Receipt, Submit
 from engine.model.details import NodeDetail, QueueDetail, WorkloadDetail
+from engine.model.durations import DurationHistogram
 from engine.model.errors import JournalError, MusterError, RefusedError
 from engine.model.external_cells import IntentsReport
 from engine.model.list_queries import Named, Page, Query
@@ -124,6 +127,10 @@ class Engine:
         """Cell milliseconds between scheduling cycles as time passes: 0 has one at every instant something ends."""
         self.journal_error = ""
         """The reason why the last change could not be recorded; empty when all is well."""
+        self.journal_writes = DurationHistogram()
+        """Wall seconds of transactions, those that failed too."""
+        self.journal_failures = 0
+        """Transactions that could not be written."""
         self.enough: Callable[[], bool] = never
         """Asked while it decides: once true, the rest of the cycle and of the time that should pass is left for the
         next turn."""
@@ -278,7 +285,10 @@ class Engine:
         """
         accepted: list[tuple[str, ...] | MusterError] = []
         left_out: list[str] = []
-        with self._turn(undone_without_journal=beside is not None or answered is not None):
+        within = self._turn(undone_without_journal=beside is not None or answered is not None)
+        # What is tried in memory, such as a plan on a fork, is no change of the cell.
+        doing = spans.span("engine.commands", muster_commands=len(commands)) if self._journal else spans.NO_SPAN
+        with doing, within:
             for command in commands:
                 if isinstance(command, Observe):
                     accepted.append(self._observe(command, left_out))
@@ -306,7 +316,11 @@ class Engine:
         """The events of the command; where another scheduler decides, the intents."""
         if self.decides:
             return check(self.state, command, self._clock_ms)
-        return intend(self.state, command, self._clock_ms, acts=self.acts, lacks=self.lacks)
+        events, changed = intend(self.state, command, self._clock_ms, acts=self.acts, lacks=self.lacks)
+        for event in events:
+            if isinstance(event, ev.Intended):
+                spans.remember(intent_key(event.number))
+        return events, changed
 
     def _receipts(self, accepted: Sequence[tuple[str, ...] | MusterError], left_out: Sequence[str]) -> Answers:
         version, at_ms = self.state.version, self._clock_ms
@@ -617,7 +631,8 @@ class Engine:
     def record(self, change: Callable[[Connection], T]) -> T:
         """Run `change` in one durable transaction beside the events. It may read and write rows that are no part of the
         state. Raises JournalError, or what `change` raises, with nothing written."""
-        return self._rows().transact(change)
+        with self._writing(0):
+            return self._rows().transact(change)
 
     def recorded(self, read: Callable[[Connection], T]) -> T:
         """Run `read`, which changes nothing, over the rows beside the events: also while nothing can be written. Raises
@@ -746,7 +761,8 @@ class Engine:
         batch, self._batch = self._batch, []
         beside, self._beside = self._beside, None
         try:
-            self._journal.append(batch, self._first_version, self.state.now_ms, beside)
+            with self._writing(len(batch)):
+                self._journal.append(batch, self._first_version, self.state.now_ms, beside)
         except JournalError as error:
             self.journal_error = str(error)
             self._forget_turn()
@@ -758,6 +774,19 @@ class Engine:
         self.journal_error = ""
         if self.state.version - self._snapshot_at >= self.snapshot_every:
             self.snapshot()
+
+    @contextlib.contextmanager
+    def _writing(self, events: int) -> Iterator[None]:
+        """Time a transaction, and count it when the journal refuses it."""
+        begun_s = time.monotonic()
+        try:
+            with spans.span("journal.write", muster_events=events):
+                yield
+        except JournalError:
+            self.journal_failures += 1
+            raise
+        finally:
+            self.journal_writes.add(time.monotonic() - begun_s)
 
     def _forget_turn(self) -> None:
         self._stale = True

@@ -4,12 +4,13 @@ the engine stays single-threaded and no caller waits for a lock.
 
 from __future__ import annotations
 
+import contextvars
+import logging
 import os
 import queue
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ import msgspec
 from engine.control import Engine
 from engine.journal.postgres_store import awake_or_asleep_s
 from engine.model.commands import AnyCommand, Submit
+from engine.model.durations import DurationHistogram
 from engine.model.errors import JournalError, MusterError, RefusedError, UnreachableError
 from engine.model.specs import WorkloadSpec
 from engine.read_replica import Copies, answer_json, decoded, encoded_answer
@@ -29,6 +31,8 @@ from engine.twin.forks import Pages
 from engine.twin.live_twin import Twins
 
 T = TypeVar("T")
+LOG = logging.getLogger("muster.engine")
+_Call = tuple[Callable[["Engine"], Any], "Future[Any]"]
 Feed = Iterator[tuple[int, WorkloadSpec | AnyCommand]]
 """(cell ms, workload to submit or what else is commanded), in order of time."""
 TURN_S = 0.05
@@ -101,7 +105,10 @@ class EngineLoop:
         """Cell time that turns before this one did not get to."""
         self._give_up_s = 0.0
         """CPU time of the thread at which it is enough for this turn."""
-        self._calls: queue.SimpleQueue[tuple[Callable[[Engine], Any], Future[Any]] | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self.turns = DurationHistogram()
+        """Wall seconds of turns, without the wait for something to do."""
+        self._woke_s = 0.0
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._changed = threading.Condition()
         self._version = engine.version
@@ -132,7 +139,9 @@ class EngineLoop:
         with self._door:
             if self._stopping:
                 raise self._gone()
-            self._calls.put((fn, future))
+            # A copy of the caller's context: what is logged and traced inside knows for which request.
+            context = contextvars.copy_context()
+            self._calls.put((lambda engine: context.run(fn, engine), future))
         return future
 
     def call(self, fn: Callable[[Engine], T], timeout_s: float = ANSWER_S) -> T:
@@ -198,7 +207,7 @@ class EngineLoop:
             self._turns()
         except Exception as error:
             # A fault of ours. What is journalled is safe; going on from a state in doubt would not be.
-            traceback.print_exc()
+            LOG.exception("the engine stopped on an internal error")
             self.fault = f"the engine stopped on an internal error: {type(error).__name__}: {error}"
             self._stopping = True
         self.engine.enough = never
@@ -241,6 +250,7 @@ class EngineLoop:
                     retry_at = now + RETRY_S
             self.copies.tend()
             self._announce()
+            self.turns.add(time.monotonic() - self._woke_s)
 
     def _begin_turn(self) -> None:
         self._give_up_s = time.thread_time() + MAX_TURN_S
@@ -250,7 +260,10 @@ class EngineLoop:
         turn: whoever keeps asking does not keep time from passing."""
         late = self._behind_ms or self.engine.is_interrupted
         try:
-            entry = self._calls.get(timeout=BETWEEN_TURNS_S if late else TURN_S)
+            try:
+                entry = self._calls.get(timeout=BETWEEN_TURNS_S if late else TURN_S)
+            finally:
+                self._woke_s = time.monotonic()
             self._begin_turn()
             for _ in range(self._calls.qsize()):
                 if entry is None:

@@ -233,9 +233,11 @@ def last_words(log: Path, start: int = 0) -> tuple[str, str]:
 
 
 def how_far(log: Path, start: int = 0) -> str:
-    """What an engine that starts said last, after byte `start` of its log, of how far it is; empty when nothing."""
-    told = (line for line in reversed(_tail(log, start)) if line.startswith(STARTING))
-    return next(told, "").removeprefix(STARTING)
+    """What an engine that starts said last, after byte `start` of its log, of how far it is; empty when nothing. The
+    log may be JSON, in which the words are a text of their own."""
+    begins = (STARTING, '{"time":')
+    told = (line for line in reversed(_tail(log, start)) if line.startswith(begins) and STARTING in line)
+    return next(told, "").partition(STARTING)[2].partition('"')[0]
 
 
 def _tail(log: Path, start: int) -> list[str]:

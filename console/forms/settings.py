@@ -32,6 +32,7 @@ RESTORE = ("lost", "always")
 THEMES = ("auto", "dark", "light", "contrast", "safe", "sixteen", "plain")
 COLOURS = ("red", "yellow", "green", "cyan", "blue", "magenta")
 CONFIRM = ("usual", "digest")
+LOG_FORMATS = ("text", "json")
 EGRESS = ("local", "trusted", "external")
 DURATIONS = ("keep_minutes", "keep_fives", "keep_hours", "model_deadline")
 """Settings that are times such as "2d"."""
@@ -114,6 +115,13 @@ class ConsoleSettings:
     """File, readable by you alone, that holds the secret shared with the chat (Slack: the signing secret)."""
     chat_url: str = ""
     """URL at which people reach this engine's HTTP service, for links in messages; empty: no links."""
+    log_format: str = "text"
+    """The log of an engine started from here: text, or json, one object a line, which names every request."""
+    trace_url: str = ""
+    """Where a collector of OpenTelemetry takes traces of an engine started from here, such as
+    http://127.0.0.1:4318/v1/traces; empty: none are made. See docs/metrics.md."""
+    trace_percent: int = 100
+    """Of the requests that come without a trace, how many in a hundred begin one."""
     approval: str = "team"
     """Approval policy of a cell that was given none, where an engine is started from here: "team", or "solo" for one
     person."""
@@ -516,6 +524,10 @@ def checked(key: str, value: Any, where: str) -> Any:
     _check_model(key, value, where)
     if key == "cell" and value:
         check_cell_name(value, where)
+    if key == "trace_percent" and not 0 <= value <= 100:
+        raise SpecError(where, f"'{key}' cannot be {value}", "Give a whole number from 0 to 100")
+    if key == "trace_url" and value:
+        _check_collector(value, where)
     if key == "alert_labels":
         from runbooks.plans.incidents import label_table
 
@@ -554,7 +566,7 @@ def _of_type(key: str, value: Any, types: Mapping[str, type], where: str) -> Any
 
 _CHOICES: dict[str, tuple[str, ...]] = {
     "theme": THEMES, "start_page": START_PAGES, "restore": RESTORE, "approval": APPROVALS, "colour": COLOURS,
-    "confirm": CONFIRM,
+    "confirm": CONFIRM, "log_format": LOG_FORMATS,
 }  # fmt: skip
 
 
@@ -577,6 +589,22 @@ def _check_model(key: str, value: Any, where: str) -> None:
         raise SpecError(where, f"'{key}' cannot be {value}", f"Give a whole number from 1 to {MAX_COUNT}")
     if key in AMOUNTS:
         microusd(value, key, where)
+
+
+def _check_collector(url: str, where: str) -> None:
+    """Raises SpecError for what is no URL of a collector, or would hold a secret."""
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(url)
+        fine = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        fine = fine and not (parts.username or parts.password or parts.query or parts.fragment)
+    except ValueError:
+        fine = False
+    if not fine:
+        raise SpecError(
+            where, f"'trace_url' cannot be {url[:80]!a}", "Give a URL such as http://127.0.0.1:4318/v1/traces"
+        )
 
 
 def microusd(text: str, key: str, where: str) -> int:

@@ -15,15 +15,12 @@ decides what they may do (`runbooks.gate.approval_policy`). Requests that a brow
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -39,6 +36,7 @@ from console.server.authentication import MAX_LOGIN, Authentication, BrowserGuar
 from console.server.chat import ChatRoutes
 from console.server.idempotency import IdempotencyKeys
 from console.server.load_limits import BackPressure
+from console.server.metrics import Metrics
 from console.server.operations import (
     MAX_BODY_BYTES,
     STATUS,
@@ -57,6 +55,7 @@ from console.server.operations import (
     forbid_if_read_only,
 )
 from console.server.request_handler import AT_LEAST, ReplicaReads, RequestHandler, VersionWatch, kind_of
+from console.server.request_log import RequestLog
 from console.server.served_process import error_handlers
 from console.server.submissions import SubmissionBatcher
 from console.server.watching import EventRoutes, Listings, PresenceRoutes
@@ -64,11 +63,6 @@ from console.service.chat import Chat
 from console.service.local_client import LocalClient
 from engine.loop import EngineLoop
 from engine.model.errors import NotFoundError
-
-if TYPE_CHECKING:
-    from prometheus_client.metrics_core import Metric
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
 
 LOGIN_LIFE_MS = 12 * 3_600_000
 """Of a token that a login gives: a shift."""
@@ -147,6 +141,8 @@ class Problem(msgspec.Struct, frozen=True):
     """Stable; see `engine.model.errors`."""
     problem: str
     remedy: str
+    request: str = ""
+    """The request's id, by which the engine's log has it."""
 
 
 class OpenApiDescription:
@@ -287,123 +283,6 @@ def _headers(operation: Operation) -> list[dict[str, Any]]:
     return found
 
 
-SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-TEXT = "text/plain; version=0.0.4; charset=utf-8"
-
-
-class Standing(msgspec.Struct, frozen=True):
-    """Of a probe. `why` is empty where all is well."""
-
-    ok: bool
-    why: str = ""
-
-
-class Metrics:
-    """Counters of answered requests. Made and used in one event loop."""
-
-    def __init__(self, loop: EngineLoop, pressure: BackPressure) -> None:
-        self._loop = loop
-        self.stopping = False
-        disable_created_metrics()  # type: ignore[no-untyped-call]
-        registry = self.registry = CollectorRegistry()
-        self._answers = Counter(
-            "muster_http_requests", "Requests that were answered", ("operation", "status"), registry=registry
-        )
-        self._seconds = Histogram(
-            "muster_http_request_seconds", "Until the last byte of the answer", ("operation",), buckets=SECONDS,
-            registry=registry,
-        )  # fmt: skip
-        self.followers = Gauge("muster_http_followers", "Open event streams", registry=registry)
-        self.stream_bytes = Counter("muster_http_stream_bytes", "Bytes sent to event streams", registry=registry)
-        registry.register(_EngineFigures(loop, pressure))
-
-    def answered(self, operation: str, status: int, seconds: float) -> None:
-        self._answers.labels(operation, str(status)).inc()
-        self._seconds.labels(operation).observe(seconds)
-
-    def operations(self) -> tuple[Operation, ...]:
-        return (
-            Operation("GET", "/healthz", "Whether the service is alive", handler=self.alive, gives=Standing, open=True),
-            Operation("GET", "/readyz", "Whether work may be sent here", handler=self.ready, gives=Standing, open=True),
-            Operation(
-                "GET", "/metrics", "Figures for Prometheus", handler=self.figures, gives=str, media=TEXT,
-            ),
-        )  # fmt: skip
-
-    async def alive(self, request: Request) -> Response:
-        return _standing("the engine has ended" if self._loop.fault else "")
-
-    async def ready(self, request: Request) -> Response:
-        if self._loop.fault:
-            return _standing("the engine has ended")
-        if self.stopping:
-            return _standing("the service is stopping")
-        return _standing("the journal cannot be written" if self._loop.engine.journal_error else "")
-
-    async def figures(self, request: Request) -> Response:
-        return Response(generate_latest(self.registry), headers={"content-type": TEXT})
-
-
-class AnswerCounter:
-    """Outermost middleware: it sees every answer, also refusals of unauthenticated requests."""
-
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self._app = app
-        self._metrics = metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        begun, status = time.perf_counter(), 499
-
-        async def noted(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await self._app(scope, receive, noted)
-        finally:
-            operation = scope.get("state", {}).get("operation", "none")
-            self._metrics.answered(operation, status, time.perf_counter() - begun)
-
-
-class _EngineFigures:
-    """Figures that are read on request. Other threads write them; each figure is consistent by itself."""
-
-    def __init__(self, loop: EngineLoop, pressure: BackPressure) -> None:
-        self._loop = loop
-        self._pressure = pressure
-
-    def collect(self) -> Iterator[Metric]:
-        loop, engine, pressure = self._loop, self._loop.engine, self._pressure
-        told = GaugeMetricFamily("muster_info", "What serves", labels=("version", "cell"))
-        told.add_metric((SOFTWARE, engine.state.cell), 1)
-        yield told
-        yield GaugeMetricFamily("muster_state_version", "Events since the cell began", value=engine.version)
-        yield GaugeMetricFamily("muster_shown_version", "The version that readers see", loop.copies.shown_version())
-        yield GaugeMetricFamily("muster_cell_time_seconds", "The cell's clock", value=engine.now_ms / 1000)
-        yield GaugeMetricFamily("muster_workloads", "Workloads the cell knows", value=len(engine.state.workloads.ids))
-        yield GaugeMetricFamily("muster_nodes", "Nodes the cell knows", value=len(engine.state.capacity.node_ids))
-        yield GaugeMetricFamily("muster_engine_calls_waiting", "Calls for the engine's thread", value=loop.waiting)
-        yield GaugeMetricFamily("muster_journal_ok", "1 while it can be written", value=not engine.journal_error)
-        inside = GaugeMetricFamily("muster_http_inside", "Requests under way", labels=("kind",))
-        for kind in pressure.most:
-            inside.add_metric((kind,), pressure.inside[kind])
-        yield inside
-        away = CounterMetricFamily("muster_http_turned_away", "Requests of too many", labels=("kind", "whose"))
-        for (kind, whose), count in pressure.turned_away.items():
-            away.add_metric((kind, whose), count)
-        yield away
-
-
-def _standing(why: str) -> Response:
-    content = msgspec.json.encode(Standing(ok=not why, why=why))
-    return Response(content, status_code=503 if why else 200, media_type="application/json")
-
-
 def _no_route(path: str) -> NotFoundError:
     return NotFoundError(f"there is no {path}", "See console/server/application.py or docs/shell.md for the routes")
 
@@ -436,11 +315,13 @@ def build_service(
     doors: Doors | None = None,
     provider: OpenIdProvider | None = None,
     chat: Chat | None = None,
+    record_percent: int = 0,
 ) -> ControlPlane:
     """Build the service, in the event loop that serves it. `hosts` are the names a request may address it by,
-    `doors` the ports it comes through; `provider` is the OpenID provider, and `chat` the chat, where there is one."""
+    `doors` the ports it comes through; `provider` is the OpenID provider, and `chat` the chat, where there is one.
+    `record_percent`: of the requests that come without a trace, how many begin one."""
     watch, pressure, keys = VersionWatch(loop), BackPressure(), IdempotencyKeys(loop)
-    reads, metrics = ReplicaReads(loop, watch), Metrics(loop, pressure)
+    reads, metrics = ReplicaReads(loop, watch), Metrics(client, loop, pressure)
     events = EventRoutes(client, loop, watch, reads, metrics)
     presence = PresenceRoutes(client.presence)
     tokens = TokenRoutes(client, provider)
@@ -468,6 +349,6 @@ def build_service(
     )
     app.add_middleware(Authentication, client=client, doors=doors)
     app.add_middleware(BrowserGuard, hosts=hosts)
-    app.add_middleware(AnswerCounter, metrics=metrics)
+    app.add_middleware(RequestLog, metrics=metrics, record_percent=record_percent)
     shown = Versioned(app, loop.copies.shown_version)
     return ControlPlane(shown, operations, metrics, (events.close, presence.close, watch.close, reads.close))

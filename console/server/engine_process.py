@@ -32,6 +32,7 @@ from console.server.application import ControlPlane, build_service
 from console.server.authentication import Doors, guarded_ports
 from console.server.load_limits import DoorwayServer, OpenConnections, WatchedConnection
 from console.server.operations import SaysVersion
+from console.server.request_log import logging_to_stderr
 from console.server.served_process import after_loss, end_when_taken, stop_on_signals, uvicorn_config, wait_for_lease
 from console.service.advisor import Advisor
 from console.service.chat import Chat, chat_of
@@ -49,6 +50,7 @@ from console.service.recommendations import Recommender
 from console.service.slurm_cell import SlurmCell
 from console.service.telemetry import Archive, Collector, kept_by
 from console.service.this_machine import LocalExecution, check_here, usage_of
+from console.service.trace_export import TraceExporter
 from console.text.progress_line import told_in_log
 from console.text.terminal_text import printable
 from engine.control import Engine
@@ -95,12 +97,14 @@ async def run_server(
     tls: Tls | None = None,
     provider: OpenIdProvider | None = None,
     chat: Chat | None = None,
+    record_percent: int = 0,
 ) -> None:
     """Serve on bound sockets, and with TLS on those that are `secured`, until a signal comes or, where signals are
     not ours to take, `stop` is set. Then new requests are refused and those under way are answered. `provider`
-    identifies people who come over the network, and `chat` those who press its buttons, where there is one."""
+    identifies people who come over the network, and `chat` those who press its buttons, where there is one.
+    `record_percent`: of the requests that come without a trace, how many begin one."""
     doors = Doors(guarded=guarded_ports(sockets, secured))
-    service = build_service(client, loop, doors=doors, provider=provider, chat=chat)
+    service = build_service(client, loop, doors=doors, provider=provider, chat=chat, record_percent=record_percent)
     if doors.guarded:
         more_files()
     connections = OpenConnections()
@@ -224,6 +228,11 @@ def serve(served: ServeOptions) -> None:
 
     The journal is opened first: its lock decides between two engines that start at once.
     """
+    with logging_to_stderr(served.settings.log_format):
+        _open_and_serve(served)
+
+
+def _open_and_serve(served: ServeOptions) -> None:
     if served.unix_socket is not None:
         socket_folder(served.unix_socket.parent, served.socket_group)
     if isinstance(served.journal, Path):
@@ -314,7 +323,7 @@ def _serve(served: ServeOptions, engine: Engine) -> None:
         model = ModelDrafter(setup, key, call=loop.call, audit=audit, wall_ms=wall_ms)
         registry = RunbookRegistry(engine, gate, served.runbooks, call=loop.call)
         drafting = Drafting(loop, gate, recommender, model, registry)
-        mirrored = _mirror(loop, cluster, gate, folder)
+        mirrored, collector = _mirror(loop, cluster, gate, folder), Collector(loop, telemetry)
         follower = _follower(loop, telemetry, served.prometheus, folder, mirrored)
         archive.follower = history.follower = follower
         client = LocalClient(
@@ -332,12 +341,12 @@ def _serve(served: ServeOptions, engine: Engine) -> None:
             registry=registry,
             ticker=ticker,
             drafting=drafting,
+            collector=collector,
         )
         loop.start()
         after.callback(loop.stop)
         after.callback(drafting.close)
         drafting.open()
-        collector = Collector(loop, telemetry)
         collector.start()
         after.callback(collector.stop)
         recommender.start()
@@ -347,9 +356,23 @@ def _serve(served: ServeOptions, engine: Engine) -> None:
             helper.start()
             after.callback(helper.stop)
         ready, provider = functools.partial(_say_ready, served), _provider(served.settings)
+        if served.settings.trace_url:
+            exporter = TraceExporter(served.settings.trace_url, served.name)
+            exporter.start()
+            after.callback(exporter.stop)
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(
-                run_server(client, loop, plain, ready, secured=secured, tls=served.tls, provider=provider, chat=chat)
+                run_server(
+                    client,
+                    loop,
+                    plain,
+                    ready,
+                    secured=secured,
+                    tls=served.tls,
+                    provider=provider,
+                    chat=chat,
+                    record_percent=served.settings.trace_percent,
+                )
             )
         print("muster engine stops", file=sys.stderr, flush=True)
 

@@ -25,6 +25,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from console.client.questions import Method, SentParameter, ServiceQuestion, decoder, refuse_read_only
+from console.server.request_log import REQUEST
 from engine.model.errors import BusyError, MusterError, RefusedError, SpecError, UnreachableError, misfit
 from runbooks.plans.identity import AuthRefused, Unauthenticated
 
@@ -174,7 +175,6 @@ _NO_HTTP = msgspec.json.encode(
         "remedy": "Send complete requests, one after the other",
     }
 )
-DEFECT = MusterError("the engine failed on this request", "This is a bug in Muster; its log has the details")
 LOG = logging.getLogger("muster.server")
 
 
@@ -201,6 +201,12 @@ class Crowded(BusyError):
         self.by_caller = by_caller
 
 
+def defect() -> MusterError:
+    """The error of a request that met a fault of ours."""
+    of = f" of request {REQUEST.get()}" if REQUEST.get() else ""
+    return MusterError("the engine failed on this request", f"This is a bug in Muster; its log has the details{of}")
+
+
 async def answer(ask: Callable[[], object]) -> Response:
     """Ask on a worker thread, because asking blocks, and encode the answer there too."""
     try:
@@ -209,7 +215,7 @@ async def answer(ask: Callable[[], object]) -> Response:
         return refusal(error)
     except Exception:
         LOG.exception("a request met a defect")
-        return refusal(DEFECT)
+        return refusal(defect())
     return Response(content, media_type="application/json")
 
 
@@ -255,7 +261,8 @@ def decoded(content: bytes, kind: Any) -> Any:
 
 def refusal(error: MusterError) -> Response:
     """An error as an answer."""
-    content = msgspec.json.encode({"code": error.code, "problem": error.problem, "remedy": error.remedy})
+    told = {"code": error.code, "problem": error.problem, "remedy": error.remedy}
+    content = msgspec.json.encode({**told, "request": REQUEST.get()} if REQUEST.get() else told)
     answer = Response(content, status_code=_status(error), media_type="application/json")
     if isinstance(error, Crowded):
         answer.headers["retry-after"] = str(error.retry_s)

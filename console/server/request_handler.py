@@ -29,13 +29,13 @@ from console.client.questions import AS_OF, Arguments, ServiceQuestion, question
 from console.server import idempotency
 from console.server.load_limits import OVERLOAD_RETRY_S, BackPressure, Kind
 from console.server.operations import (
-    DEFECT,
     PATIENCE_S,
     VERSION,
     Crowded,
     Operation,
     body,
     decoded,
+    defect,
     forbid_if_read_only,
     on_engine,
     refusal,
@@ -301,7 +301,7 @@ class RequestHandler:
             return await self._answered(operation, request)
 
     async def _answered(self, operation: Operation, request: Request) -> Response:
-        request.state.operation = operation.name
+        request.state.operation = operation
         try:
             as_of_ms = as_of_in(request)
             if as_of_ms and not operation.open:
@@ -313,7 +313,7 @@ class RequestHandler:
             raise
         except Exception:
             LOG.exception("a request met a defect")
-            return refusal(DEFECT)
+            return refusal(defect())
 
     async def _done(self, operation: Operation, request: Request) -> Response:
         if operation.changes is True:

@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from console.server.operations import DEFECT, refusal
+from console.server.operations import defect, refusal
 from console.text.terminal_text import printable
 from engine.journal.database import Schema
 from engine.journal.outside_readers import StandbyResult, stand_by, wait_for
@@ -38,9 +38,9 @@ _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 def uvicorn_config(app: Any, protocol: type[asyncio.Protocol], **options: Any) -> uvicorn.Config:
     """Configuration of a server of ours: HTTP/1.1 by `protocol`, no websockets, no proxies, errors alone in the log."""
     return uvicorn.Config(
-        app, http=protocol, ws="none", lifespan="off", log_level="error", access_log=False, server_header=False,
-        proxy_headers=False, timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=STOP_S, backlog=BACKLOG,
-        **options,
+        app, http=protocol, ws="none", lifespan="off", log_level="error", log_config=None, access_log=False,
+        server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=STOP_S, backlog=BACKLOG, **options,
     )  # fmt: skip
 
 
@@ -69,7 +69,7 @@ def error_handlers(no_route: Callable[[str], NotFoundError]) -> dict[Any, Any]:
 
     async def unexpected(request: Request, error: Exception) -> Response:
         """A defect of the server itself: Starlette lets it go on to the log, where its traceback belongs."""
-        return refusal(DEFECT)
+        return refusal(defect())
 
     return {MusterError: handled, HTTPException: http_error, ClientDisconnect: handled, Exception: unexpected}
 

@@ -28,8 +28,10 @@ from console.server.idempotency import IdempotencyKey, IdempotencyKeys, StoredRe
 from console.server.load_limits import OVERLOAD_RETRY_S
 from console.server.operations import Crowded, Forbidden, body, decoded, forbid_if_read_only
 from console.server.request_handler import LARGE_BODY, answer_to, key_of
+from engine.model import spans
 from engine.model.commands import AnyCommand, Receipt, Submit
 from engine.model.errors import MusterError, RefusedError
+from engine.model.spans import SpanContext
 from runbooks.gate.decisions import admit_all, check_admitted
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ class _Waiting:
     command: Submit
     key: IdempotencyKey | None
     answer: asyncio.Future[StoredResponse] = field(repr=False)
+    span: SpanContext | None = field(default_factory=spans.CURRENT.get)
 
     @property
     def size(self) -> int:
@@ -178,7 +181,10 @@ class SubmissionBatcher:
 
         if fresh:
             wanted = [(waiting.actor, waiting.command) for waiting in fresh]
-            found = admit_all(engine, self._gate, wanted, answered if keys else None)
+            # The turn is part of the first request's trace, and names those of the others.
+            first, *others = [waiting.span for waiting in fresh if waiting.span is not None] or [None]
+            with spans.going_on(first), spans.span("submissions", links=[each for each in others if each]):
+                found = admit_all(engine, self._gate, wanted, answered if keys else None)
             coming = iter(found)
             for place, answer in enumerate(answers):
                 if answer is None:

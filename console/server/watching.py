@@ -53,7 +53,7 @@ from engine.model.overviews import Changes
 from engine.reads.answers import MAX_ROWS
 
 if TYPE_CHECKING:
-    from console.server.application import Metrics
+    from console.server.metrics import Metrics
     from console.service.local_client import LocalClient
     from engine.loop import EngineLoop
     from runbooks.plans.identity import Actor

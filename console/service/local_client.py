@@ -33,7 +33,7 @@ from console.service.insights import Insights
 from console.service.mirrored_cluster import MirroredCluster, NoMirror
 from console.service.past_client import PastClient, difference
 from console.service.recommendations import Recommender
-from console.service.telemetry import Archive
+from console.service.telemetry import Archive, Collector
 from console.service.this_machine import RunOutput
 from console.service.token_store import Tokens
 from engine.model.consolidation_queries import Consolidation, ConsolidationRequest
@@ -207,11 +207,13 @@ class LocalClient(Client):
         drafting: Drafting | None = None,
         cluster: MirroredCluster | None = None,
         dry_runs: DryRuns | None = None,
+        collector: Collector | None = None,
     ) -> None:
         self.read_only = read_only
         self._cluster: MirroredCluster = cluster or NoMirror(loop)
         self._dry_runs = dry_runs
         """Where the cluster is asked before anybody votes."""
+        self._collector = collector
         self._output = RunOutput(loop, self._cluster)
         self._loop = loop
         self._gate = gate
@@ -298,13 +300,25 @@ class LocalClient(Client):
             journal_error=engine.journal_error or getattr(engine.processes, "fault", ""),
             software=VERSION,
             history_error=self._archive.error,
-            audit_error=(self._ticker.error if self._ticker else "") or self._gate.audit.error,
+            audit_error=self.gate_trouble() or self._gate.audit.error,
             mirror_error=self._cluster.trouble(),
             approval=approval,
             awaiting=awaiting,
             stuck=stuck,
             incidents=incidents,
         )
+
+    def gate_trouble(self) -> str:
+        """Why the gate can do nothing; empty while all is well."""
+        return self._ticker.error if self._ticker else ""
+
+    def mirror_trouble(self) -> str:
+        """Why the view of the mirrored cluster is old; empty while it is fresh, or where Muster decides."""
+        return self._cluster.trouble()
+
+    def measured(self) -> Mapping[str, float]:
+        """The cell's figures of the collector's last look, by `recommender.history.metrics.METRICS`."""
+        return self._collector.latest if self._collector is not None else {}
 
     def note_shown(self, query: Query, page: bytes) -> None:
         """Note a page (JSON) that goes to somebody's screen: a mirror keeps its rows fresh."""

@@ -96,6 +96,8 @@ class Collector:
         self.passed_over = 0
         """Ends that were not kept since the start, because there were more than MAX_ENDS in one look."""
         self._said = ""
+        self.latest: dict[str, float] = {}
+        """The cell's own figures of the last look, by metric."""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="collector", daemon=True)
 
@@ -181,6 +183,7 @@ class Collector:
             return 0
         samples = list(self._samples(seen))
         step_ms = max(MINUTE_MS, look.now_ms - look.since_ms) if self._begun else MINUTE_MS
+        self.latest = {sample.metric: sample.value for sample in samples if sample.of == CELL}
         kept = self._telemetry.add(samples, step_ms=step_ms, note=(LOOKED, look.now_ms))
         self._begun, self._taken = True, look.taken
         return kept

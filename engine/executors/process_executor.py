@@ -32,6 +32,7 @@ from engine.executors.gang_tasks import Gang, GangTask, SupervisedTask, TaskStag
 from engine.executors.protocol import Executor, ExecutorReport, ReportKind
 from engine.executors.task_files import LIVE, AttemptKey, Bounds, attempt_folder, live_keys, live_name, status_of
 from engine.executors.this_machine import Cgroups, Cpus, free_port, more_files, prune
+from engine.model import spans
 from engine.model.columns import view
 from engine.model.errors import RefusedError
 from engine.model.spec_parts import RunSpec
@@ -578,8 +579,11 @@ class ProcessExecutor(Executor):
 
     def carry_out(self) -> None:
         orders, self._orders = self._orders, []
-        for order in orders:
-            order()
+        if not orders:
+            return
+        with spans.span("executor.carry_out", muster_orders=len(orders)):
+            for order in orders:
+                order()
 
     def close(self) -> None:
         """Let go of what runs, which goes on."""

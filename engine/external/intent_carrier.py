@@ -19,9 +19,11 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from engine.control import Engine
+from engine.external.observed_changes import intent_key
 from engine.journal.event_journal import Beside
 from engine.loop import EngineLoop
 from engine.model import commands as cmd
+from engine.model import spans
 from engine.model.commands import IntentChange, SettleIntents
 from engine.model.errors import JournalError, MusterError, UnreachableError
 from engine.model.external_cells import StepStanding
@@ -178,10 +180,18 @@ class IntentCarrier(Generic[H]):
         blocked: set[str] = set()
         for held in list(self._held.values()):
             if held.wake_s <= self._clock() and (held.phase == Phase.ACCEPTED or blocked.isdisjoint(held.subjects)):
-                self._carry(held)
+                self._carry_traced(held)
             if held.phase in (Phase.OPEN, Phase.SENT):
                 blocked.update(held.subjects)
         return ""
+
+    def _carry_traced(self, held: H) -> None:
+        with (
+            spans.going_on(spans.remembered(intent_key(held.number))),
+            spans.span("outside.act", muster_intent=held.number, muster_command=type(held.command).__name__) as doing,
+        ):
+            self._carry(held)
+            doing.set(muster_phase=held.phase.name.lower())
 
 
 Recorded = Callable[[Engine, Sequence[IntentChange]], Beside | None]

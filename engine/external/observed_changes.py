@@ -730,6 +730,11 @@ def new_intent(number: int, command: cmd.AnyCommand) -> ev.Intended:
     return ev.Intended(number, new_token(number), msgspec.msgpack.encode(command))
 
 
+def intent_key(number: int) -> str:
+    """By which `engine.model.spans` remembers the request that an intent comes from."""
+    return f"intent {number}"
+
+
 def new_token(number: int) -> str:
     """A token of an intent. Lower case and digits only: it is read by people, and goes through shells."""
     return f"{number:x}-{secrets.token_hex(TOKEN_BYTES)}"

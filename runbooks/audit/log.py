@@ -270,6 +270,16 @@ class Audit:
         """The failure of the last checkpoint or of its anchors; empty when there was none."""
         return self._error or self._key_error or self._anchors.error
 
+    @property
+    def checkpoint_ms(self) -> int:
+        """When the newest checkpoint was made, Unix milliseconds; 0: none is known."""
+        return self._last.at_ms if self._last is not None else 0
+
+    @property
+    def anchored_ms(self) -> int:
+        """The same of the newest that this process has seen at every anchor."""
+        return read_note(self._anchors.newest).at_ms if self._anchors.newest else 0
+
     def _open(self) -> None:
         try:
             self._engine.record(self._prepare)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 import msgspec
 from sqlalchemy import Connection, func, insert, select
 
+from engine.model import spans
 from engine.model.errors import JournalError, MusterError, RefusedError, SpecError
 from runbooks.audit.log import Audit, kept
 from runbooks.gate import approval_policy, store
@@ -149,6 +150,7 @@ class Gate:
         why_votes = self._executor.way_back.why_votes_asked(request, drafted.composed)
         return msgspec.structs.replace(shown, covered=not why_votes, note=shown.note or why_votes)
 
+    @spans.traced("gate.propose")
     def propose(
         self,
         actor: Actor,
@@ -294,6 +296,7 @@ class Gate:
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
+    @spans.traced("gate.vote")
     def vote(
         self,
         actor: Actor,
@@ -393,10 +396,11 @@ class Gate:
         """Carry out what is approved, or go on with what was interrupted. `by_vote`: the last vote asks for it, and
         whoever gave it need not be one who may ask. Raises RefusedError with the reason, and JournalError when nothing
         can be recorded: then nothing has happened."""
-        self._now()
-        if not by_vote:
-            self._refuse_for(actor, "execute", proposal_id)
-        return self._executor.execute(actor, proposal_id)
+        with spans.span("gate.execute", muster_proposal=proposal_id):
+            self._now()
+            if not by_vote:
+                self._refuse_for(actor, "execute", proposal_id)
+            return self._executor.execute(actor, proposal_id)
 
     def pause(self, actor: Actor, proposal_id: str, reason: str = "") -> Proposal:
         """Do no further step until somebody resumes it."""

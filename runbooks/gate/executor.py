@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from sqlalchemy import Connection, insert, select
 
+from engine.model import spans
 from engine.model.errors import JournalError, MusterError, NotFoundError, RefusedError
 from engine.model.events import AuditEntry
 from engine.model.quantities import utc
@@ -65,6 +66,7 @@ class PlanExecutor:
     def execute(self, actor: Actor, proposal_id: str) -> Outcome:
         """Carry out what is approved; go on with what was interrupted."""
         row, plan = self._read(proposal_id)
+        spans.remember(row.id)
         if row.state == "executing":
             return self._go_on(actor, row, plan)
         typed_plan.after(row.state, "claimed", row.id)
@@ -176,7 +178,8 @@ class PlanExecutor:
             moved.append(self._write_effect(connection, actor, row, plan, number, changed, now_ms))
 
         try:
-            self._act(actor, row, step.act, store.effect_key(row, number), now_ms, beside)
+            with spans.span("plan.step", muster_proposal=row.id, muster_step=step.id, muster_action=step.act.action):
+                self._act(actor, row, step.act, store.effect_key(row, number), now_ms, beside)
         except JournalError:
             raise
         except MusterError as error:
@@ -288,9 +291,10 @@ class PlanExecutor:
         """Reads back a step whose effect takes its time. Called as time passes."""
         row, plan = self._read(proposal_id)
         if row.state == "verifying":
-            row = self._verify(SYSTEM, row, plan)
-            if row.state == "executing":
-                self._go_on(SYSTEM, row, plan)
+            with spans.going_on(spans.remembered(proposal_id)):
+                row = self._verify(SYSTEM, row, plan)
+                if row.state == "executing":
+                    self._go_on(SYSTEM, row, plan)
 
     def _verify(self, actor: Actor, row: ProposalRow, plan: Plan) -> ProposalRow:
         """Reads back the step before the cursor and moves the proposal: verified, not yet, or failed."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from sqlalchemy import (
@@ -429,6 +429,16 @@ class OutboxMessage(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int
 
 
+class OutboxStanding(NamedTuple):
+    """How many messages there are, and since when the oldest waits."""
+
+    waiting: int
+    failed: int
+    """Given up."""
+    oldest_ms: int
+    """Unix milliseconds; 0: none waits."""
+
+
 def error_of(failed: Exception) -> str:
     """The error of a channel, shortened."""
     return f"{type(failed).__name__}: {failed}"[:300]
@@ -482,6 +492,19 @@ class Outbox:
         return self._engine.recorded(
             lambda connection: tuple(OutboxMessage(**row) for row in connection.execute(query).mappings())
         )
+
+    def standing(self) -> OutboxStanding:
+        """Raises JournalError while nothing can be read."""
+
+        def read(connection: Connection) -> OutboxStanding:
+            if not inspect(connection).has_table(OUTBOX.name):
+                return OutboxStanding(0, 0, 0)
+            counted = select(func.count(), func.min(OUTBOX.c.created_ms))
+            waiting, oldest_ms = connection.execute(counted.where(OUTBOX.c.state == "waiting")).one()
+            failed, _ = connection.execute(counted.where(OUTBOX.c.state == "failed")).one()
+            return OutboxStanding(waiting, failed, oldest_ms or 0)
+
+        return self._engine.recorded(read)
 
     def settle(self, message: OutboxMessage, error: str = "") -> None:
         """Say what became of it: empty: it was sent. What failed is tried again after a pause that doubles, then given

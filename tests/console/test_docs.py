@@ -50,6 +50,8 @@ SHOWN = (
     "api.md",
     "alerts.md",
     "gpu-use.md",
+    "metrics.md",
+    "slow-or-wrong.md",
 )
 BLOCKS = [
     block
@@ -169,6 +171,13 @@ def test_every_file_and_room_that_is_named_is_there() -> None:
     for path in DOCUMENTS:
         for name in re.findall(r"`((?:console|engine|runbooks|recommender|tests|docs)/[\w/.-]*)`", path.read_text()):
             assert (ROOT / name).exists(), f"{path.name} names {name}"
+
+
+def test_every_test_that_the_security_page_names_is_there() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / "security.md").read_text())
+    assert len(named) > 30
+    for path, test in named:
+        assert re.search(rf"^(async )?def {test}\(", (ROOT / path).read_text(), re.MULTILINE), f"{path}::{test}"
 
 
 ROOMS = sorted(

@@ -32,6 +32,7 @@ from engine.external.kubernetes_api.errors import (
 )
 from engine.external.kubernetes_api.kubeconfig import Reach
 from engine.external.kubernetes_api.tls import proxy_of, tls_context
+from engine.model import spans
 
 if TYPE_CHECKING:
     import httpx
@@ -250,6 +251,7 @@ class KubernetesTransport:
             raise _closed(request.what)
         client = self._client_for(proof)
         headers = [("Accept", request.accept), ("User-Agent", USER_AGENT), *proof.headers]
+        headers += spans.traceparent().items()
         headers += [("Content-Type", request.content_type)] if request.body is not None else []
         headers += [("Accept-Encoding", "identity")] if self.reach.cluster.disable_compression else []
         built = client.build_request(

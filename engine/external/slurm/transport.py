@@ -28,6 +28,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from engine.external.slurm.capabilities import SlurmUnavailable, SlurmUnreadable
+from engine.model import spans
 from engine.model.errors import SpecError
 
 if TYPE_CHECKING:
@@ -310,7 +311,7 @@ class SlurmTransport:
             self._room.release()
 
     def _headers(self, body: bytes | None) -> dict[str, str]:
-        headers = {"Accept": "application/json"}
+        headers = {"Accept": "application/json", **spans.traceparent()}
         if body is not None:
             headers["Content-Type"] = "application/json"
         if self.tokens:

@@ -930,6 +930,8 @@ def test_how_far_a_start_is_can_be_read_from_its_log(tmp_path: Path, monkeypatch
             assert how_far(log, start) == "playing 30 days of history: day 12 of 30, 40%"
         print("muster engine 'demo' ready", file=err, flush=True)
     assert how_far(log, start) == "playing 30 days of history: day 12 of 30, 40%", "other lines do not hide it"
+    log.write_text('{"time":"now","message":"the engine is starting: reading day 3","level":"info"}\n')
+    assert how_far(log) == "reading day 3", "where the log is JSON too"
 
 
 def test_main_exits_with_the_code(monkeypatch: pytest.MonkeyPatch) -> None:

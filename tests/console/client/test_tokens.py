@@ -129,7 +129,7 @@ def test_what_is_no_token_is_refused_without_a_word_of_the_cell(line: Line, head
         answer = http.get("/v1/overview", headers={b"authorization": header.encode("latin-1")})
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"].startswith("Bearer")
-    assert set(answer.json()) == {"code", "problem", "remedy"}
+    assert set(answer.json()) == {"code", "problem", "remedy", "request"}
 
 
 def test_two_tokens_at_once_and_a_wrong_secret_are_refused(line: Line) -> None:

@@ -66,7 +66,7 @@ def _fuzz(operation: Any, url: str, mode: Any) -> int:
         asked += 1
         assert answer.status_code in known, (case.as_curl_command(), answer.status_code, answer.text[:400])
         if answer.status_code != 200:
-            assert answer.json().keys() == {"code", "problem", "remedy"}
+            assert answer.json().keys() == {"code", "problem", "remedy", "request"}
         assert "Traceback" not in answer.text
 
     with contextlib.suppress(Unsatisfiable):  # it takes nothing that could be wrong

@@ -41,7 +41,8 @@ def refused(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
     """The body of an error answer, checked for its shape."""
     assert answer.status_code == status, answer.text
     body: dict[str, Any] = answer.json()
-    assert body.keys() == {"code", "problem", "remedy"}
+    assert body.keys() == {"code", "problem", "remedy", "request"}
+    assert body["request"] == answer.headers["x-request-id"]
     assert body["code"] == code
     assert "Traceback" not in answer.text
     return body
