@@ -23,7 +23,8 @@ ENVIRONMENT = "MUSTER_"
 MAX_SOCKET_BYTES = 100
 """Longest path a Unix socket is bound to. The kernel's limit is 107 bytes on Linux and 103 on macOS."""
 
-APPROVALS = ("team", "solo")
+APPROVALS = ("solo", "pair", "team")
+"""The starting points of the approval policy, `runbooks.gate.approval_policy.BUILT_IN`."""
 START_PAGES = (
     "overview", "queues", "workloads", "nodes", "pools", "topology", "events", "whatif", "recommendations", "forecast",
     "cost", "proposals", "runbooks", "audit",
@@ -114,9 +115,9 @@ class ConsoleSettings:
     """File, readable by you alone, that holds the secret shared with the chat (Slack: the signing secret)."""
     chat_url: str = ""
     """URL at which people reach this engine's HTTP service, for links in messages; empty: no links."""
-    approval: str = "team"
-    """Approval policy of a cell that was given none, where an engine is started from here: "team", or "solo" for one
-    person."""
+    approval: str = ""
+    """Approval policy of a cell that was given none, where an engine is started from here: "solo", "pair" or "team";
+    empty: that of a team, until somebody chooses."""
     audit_key: str = ""
     """File of the key that signs the audit of an engine started from here; empty: one for the cell beside this file."""
     runbooks: tuple[str, ...] = ()
