@@ -15,6 +15,7 @@ from console.views.proposal import framed, hanging, name_of
 from console.views.sections import Line, Section, text_line
 from runbooks.gate.approval_policy import Candidate, PolicyView
 from runbooks.gate.run_limits import Freeze, freeze_words
+from runbooks.gate.starting_points import FOR_WHOM, one_person
 from runbooks.plans.queries import RunbookLine, RunbookRun, RunbookView
 from runbooks.plans.typed_plan import Review
 
@@ -28,7 +29,9 @@ def policy_columns(view: PolicyView, now_ms: int, width: int) -> tuple[list[Sect
     left += [_freezes(view.freezes, width), _head(view, width)]
     left.append(_pairs("Votes needed", view.rules, width))
     left.append(_pairs("Limits per hour", view.limits, width))
-    right = [_people(view, width)]
+    right = [_people(view, width), _pairs("At night, alone, you may", view.alone, width)]
+    if view.unchosen:
+        right += starting_points(width)
     if view.services:
         right.append(_pairs("Services", tuple((each, "drafts, never votes") for each in view.services), width))
     right.append(_pairs("Channels", view.channels, width))
@@ -60,6 +63,14 @@ def candidate_sections(candidate: Candidate, now_ms: int, width: int) -> list[Se
     return [Section(f"Waiting for votes: version {candidate.revision}", tuple(lines), keys)]
 
 
+def starting_points(width: int) -> list[Section]:
+    """What one person may do under each policy that may be chosen first, and how it is chosen."""
+    return [
+        _pairs(f"Nobody has chosen: {name}, for {whom}", one_person(name), width, f"muster policy use {name}")
+        for name, whom in FOR_WHOM.items()
+    ]
+
+
 def _freezes(freezes: Sequence[Freeze], width: int) -> Section:
     lines: list[Line] = []
     for freeze in freezes:
@@ -85,10 +96,10 @@ def _head(view: PolicyView, width: int) -> Section:
     return Section(f"In force: {printable(view.name)}", tuple(lines), f"version {view.version}")
 
 
-def _pairs(title: str, pairs: Sequence[tuple[str, str]], width: int) -> Section:
+def _pairs(title: str, pairs: Sequence[tuple[str, str]], width: int, note: str = "") -> Section:
     room = min(max((len(printable(name)) for name, _ in pairs), default=0), 24) + 2
     lines = [line for name, text in pairs for line in hanging(f"{printable(name):<{room}}", printable(text), width)]
-    return Section(title, tuple(lines or [text_line("none", "dim")]))
+    return Section(title, tuple(lines or [text_line("none", "dim")]), note)
 
 
 def _people(view: PolicyView, width: int) -> Section:
