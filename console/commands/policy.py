@@ -66,6 +66,7 @@ def policy_lines(view: PolicyView) -> list[str]:
     if view.people:
         lines += ["", *_people_lines(view)]
     lines += _section("needs", [f"{what}: {needs}" for what, needs in view.rules])
+    lines += _section("with their own work, owners alone may", [view.own_work] if view.own_work else [])
     lines += _section("limits per hour", [f"{what}: {most}" for what, most in view.limits])
     lines += _section("freezes", [_freeze_line(freeze) for freeze in view.freezes])
     lines += _section("services (draft, never vote)", [", ".join(view.services)] if view.services else [])

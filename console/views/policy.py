@@ -28,6 +28,7 @@ def policy_columns(view: PolicyView, now_ms: int, width: int) -> tuple[list[Sect
     left = [section for each in view.candidates for section in candidate_sections(each, now_ms, width)]
     left += [_freezes(view.freezes, width), _head(view, width)]
     left.append(_pairs("Votes needed", view.rules, width))
+    left.append(_pairs("Owners alone, their own work", ((view.own_work, ""),) if view.own_work else (), width))
     left.append(_pairs("Limits per hour", view.limits, width))
     right = [_people(view, width), _pairs("At night, alone, you may", view.alone, width)]
     if view.unchosen:

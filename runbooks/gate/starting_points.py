@@ -38,7 +38,7 @@ class Case(NamedTuple):
     own: bool = False
 
     def words(self) -> str:
-        return f"{self.what}: {', '.join(self.examples)}" if self.examples else self.what
+        return f"{self.what} ({', '.join(self.examples)})" if self.examples else self.what
 
 
 CASES = (

@@ -153,6 +153,6 @@ def test_a_cell_whose_engine_was_started_with_one_has_chosen() -> None:
 
 def test_show_says_what_the_asker_may_do_alone(policies: Policies) -> None:
     alone = dict(view_of(policies, ME).alone)
-    assert alone["what disrupts: requeue, drain"] == "1 other approver, signed"
-    assert alone["all that with work you submitted: cancel, hold, requeue"] == "you alone, with a reason"
+    assert alone["what disrupts (requeue, drain)"] == "1 other approver, signed"
+    assert alone["all that with work you submitted (cancel, hold, requeue)"] == "you alone, with a reason"
     assert all(answer.startswith("not you: unix:9 is not") for _, answer in view_of(policies, OTHER).alone)
