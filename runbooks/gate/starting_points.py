@@ -42,11 +42,11 @@ class Case(NamedTuple):
 
 
 CASES = (
-    Case("what can be taken back", ("hold", "release", "cordon"), "T1"),
+    Case("what can be rolled back", ("hold", "release", "cordon"), "T1"),
     Case("what disrupts", ("requeue", "drain"), "T2"),
     Case("what is hard to undo", ("cancel work that runs",), "T3"),
     Case("all that with work you submitted", ("cancel", "hold", "requeue"), "T3", own=True),
-    Case("what a machine drafted, to be taken back", (), "T1", "recommender"),
+    Case("what a machine drafted, to be rolled back", (), "T1", "recommender"),
     Case("what a machine drafted, that disrupts", (), "T2", "recommender"),
 )
 POOLS = (4, 100)
