@@ -28,9 +28,10 @@ def policy_columns(view: PolicyView, now_ms: int, width: int) -> tuple[list[Sect
     left = [section for each in view.candidates for section in candidate_sections(each, now_ms, width)]
     left += [_freezes(view.freezes, width), _head(view, width)]
     left.append(_pairs("Votes needed", view.rules, width))
-    left.append(_pairs("Owners alone, their own work", ((view.own_work, ""),) if view.own_work else (), width))
+    own = hanging("", printable(view.own_work or "nothing"), width)
+    left.append(Section("Owners alone, with their own work", tuple(own)))
     left.append(_pairs("Limits per hour", view.limits, width))
-    right = [_people(view, width), _pairs("At night, alone, you may", view.alone, width)]
+    right = [_people(view, width), _answers("At night, alone, you may", view.alone, width)]
     if view.unchosen:
         right += starting_points(width)
     if view.services:
@@ -66,10 +67,17 @@ def candidate_sections(candidate: Candidate, now_ms: int, width: int) -> list[Se
 
 def starting_points(width: int) -> list[Section]:
     """What one person may do under each policy that may be chosen first, and how it is chosen."""
+    said = "the policy of a team holds until somebody does: muster policy use NAME"
     return [
-        _pairs(f"Nobody has chosen: {name}, for {whom}", one_person(name), width, f"muster policy use {name}")
-        for name, whom in FOR_WHOM.items()
+        Section("Nobody has chosen a policy", tuple(hanging("", said, width, "", "warn"))),
+        *(_answers(f"{name}, for {whom}", one_person(name), width) for name, whom in FOR_WHOM.items()),
     ]
+
+
+def _answers(title: str, pairs: Sequence[tuple[str, str]], width: int) -> Section:
+    return Section(
+        title, tuple(line for what, how in pairs for line in hanging("", printable(f"{what}: {how}"), width))
+    )
 
 
 def _freezes(freezes: Sequence[Freeze], width: int) -> Section:
@@ -97,10 +105,10 @@ def _head(view: PolicyView, width: int) -> Section:
     return Section(f"In force: {printable(view.name)}", tuple(lines), f"version {view.version}")
 
 
-def _pairs(title: str, pairs: Sequence[tuple[str, str]], width: int, note: str = "") -> Section:
+def _pairs(title: str, pairs: Sequence[tuple[str, str]], width: int) -> Section:
     room = min(max((len(printable(name)) for name, _ in pairs), default=0), 24) + 2
     lines = [line for name, text in pairs for line in hanging(f"{printable(name):<{room}}", printable(text), width)]
-    return Section(title, tuple(lines or [text_line("none", "dim")]), note)
+    return Section(title, tuple(lines or [text_line("none", "dim")]))
 
 
 def _people(view: PolicyView, width: int) -> Section:
