@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from console.client.attach import connect, environment_at, settings_of
-from console.commands.show import tell_lines, write_json, write_lines
+from console.commands.show import at_terminal, tell_lines, write_json, write_lines
 from console.text.terminal_text import duration, printable
 from engine.model.errors import MusterError, RefusedError, SpecError
 from runbooks.plans.typed_plan import DIGEST_TYPED
@@ -186,10 +186,6 @@ def ask_for_yes(arguments: argparse.Namespace, client: Client, proposal: Proposa
     print(printable(question), end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() != wanted:
         raise RefusedError("not approved, nothing was done")
-
-
-def at_terminal() -> bool:
-    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def signature(

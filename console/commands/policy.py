@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from console.client.attach import connect, identity_of, settings_of
-from console.commands.acting import at_terminal
-from console.commands.show import tell_lines, write_json, write_lines
+from console.commands.show import at_terminal, tell_lines, write_json, write_lines
 from console.forms.settings import APPROVALS
 from console.text.guarded_streams import exact_output
 from console.text.plain_tables import facts, table

@@ -28,7 +28,7 @@ from runbooks.plans.typed_plan import Blast, Origin, Party, Tier
 FOR_WHOM = {"solo": "one person", "pair": "two people on call", "team": "more; holds until you choose"}
 
 
-class Case(NamedTuple):
+class PlanKind(NamedTuple):
     """A kind of plan that somebody makes."""
 
     what: str
@@ -42,29 +42,29 @@ class Case(NamedTuple):
 
 
 CASES = (
-    Case("what can be rolled back", ("hold", "release", "cordon"), "T1"),
-    Case("what disrupts", ("requeue", "drain"), "T2"),
-    Case("what is hard to undo", ("cancel work that runs",), "T3"),
-    Case("all that with work you submitted", ("cancel", "hold", "requeue"), "T3", own=True),
-    Case("what a machine drafted, to be rolled back", (), "T1", "recommender"),
-    Case("what a machine drafted, that disrupts", (), "T2", "recommender"),
+    PlanKind("what can be rolled back", ("hold", "release", "cordon"), "T1"),
+    PlanKind("what disrupts", ("requeue", "drain"), "T2"),
+    PlanKind("what is hard to undo", ("cancel work that runs",), "T3"),
+    PlanKind("all that with work you submitted", ("cancel", "hold", "requeue"), "T3", own=True),
+    PlanKind("what a machine drafted, to be rolled back", (), "T1", "recommender"),
+    PlanKind("what a machine drafted, that disrupts", (), "T2", "recommender"),
 )
 POOLS = (4, 100)
 """Sizes of pools for which the table says how many nodes may be out of service."""
 ALONE = "you alone"
 
 
-class Answer(NamedTuple):
+class AloneAnswer(NamedTuple):
     what: str
     answer: str
 
 
-def asked(policy: Policy, actor: Actor, owner: str = OWNER) -> tuple[Answer, ...]:
+def asked(policy: Policy, actor: Actor, owner: str = OWNER) -> tuple[AloneAnswer, ...]:
     """What this person may do alone under a policy, and what needs whom."""
-    return tuple(Answer(case.words(), _alone(policy, actor, case, owner)) for case in CASES)
+    return tuple(AloneAnswer(case.words(), _alone(policy, actor, case, owner)) for case in CASES)
 
 
-def _alone(policy: Policy, actor: Actor, case: Case, owner: str) -> str:
+def _alone(policy: Policy, actor: Actor, case: PlanKind, owner: str) -> str:
     why_not = may(policy, actor, "propose", case.tier, None, owner=owner)
     if why_not:
         return f"not you: {why_not}"
@@ -89,16 +89,16 @@ YOU = Person(id="you", accounts=("unix:1",), keys=(_YOURS,), roles=("operator", 
 _ACTOR = Actor(subject=YOU.subject, account=YOU.accounts[0])
 
 
-def one_person(name: str) -> tuple[Answer, ...]:
+def one_person(name: str) -> tuple[AloneAnswer, ...]:
     """What an operator and approver with a key may do alone at night under a starting point that names them."""
     policy = msgspec.structs.replace(BUILT_IN[name], people=(YOU,))
     why_not = may(policy, _ACTOR, "break_glass", "T3")
     return (
         *asked(policy, _ACTOR),
-        Answer(
+        AloneAnswer(
             "anything, by break-glass, if you are on call", f"no: {why_not}" if why_not else f"{ALONE}, reviewed later"
         ),
-        *(Answer(f"nodes out of service, of a pool of {size}", str(_nodes(policy, size))) for size in POOLS),
+        *(AloneAnswer(f"nodes out of service, of a pool of {size}", str(_nodes(policy, size))) for size in POOLS),
     )
 
 
