@@ -185,7 +185,7 @@ def choose_first(arguments: argparse.Namespace, client: Client) -> None:
     if not view.unchosen or view.candidates:
         return
     tell_lines([*_wrapped(f"{UNCHOSEN} One person may, under each:"), "", *starting_point_lines(), ""])
-    print(f"Which one? {', '.join(APPROVALS)} [team]: ", end="", file=sys.stderr, flush=True)
+    print(printable(f"Which one? {', '.join(APPROVALS)} [team]: "), end="", file=sys.stderr, flush=True)
     name = sys.stdin.readline().strip().lower() or "team"
     if name not in APPROVALS:
         raise RefusedError(f"{name[:40]!a} is not a starting point, nothing was done", f"Say {' or '.join(APPROVALS)}")

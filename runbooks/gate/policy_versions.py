@@ -95,12 +95,12 @@ class Policies:
         owner: str = OWNER,
         chosen: bool = False,
     ) -> None:
-        """`chosen`: whoever started the engine said that it shall be `default`."""
+        """`chosen`: whoever started the engine said that it shall be `default`, as with any other than TEAM."""
         self._engine = engine
         self._audit = audit
         self.clock = clock
         self._default = default
-        self._chosen = chosen
+        self._chosen = chosen or default is not TEAM
         self.owner = owner
         self._known = {policy.digest(): policy for policy in (default, *BUILT_IN.values())}
         self.authority = Authority()
