@@ -179,7 +179,7 @@ def starting_point_lines() -> list[str]:
 def choose_first(arguments: argparse.Namespace, client: Client) -> None:
     """Before the first act in a cell that nobody chose a policy for: ask the one who may choose, at a terminal. It is a
     change of the policy like any other: proposed, voted and recorded. Enter keeps the strictest."""
-    if arguments.json or not at_terminal() or "admin" not in client.whoami().roles:
+    if arguments.json or arguments.yes or not at_terminal() or "admin" not in client.whoami().roles:
         return
     view = client.policy()
     if not view.unchosen or view.candidates:
