@@ -9,6 +9,7 @@ import argparse
 
 from console.cli.noun_commands import FORMATS
 from console.forms.command_arguments import RERUN, count, long_running, positive, reach, reached, scenario, speed
+from console.forms.settings import APPROVALS
 from console.forms.shell_parser import HelpSection, ShellParser
 
 PACKING = ("random", "dotprod", "bestfit", "fgd", "muster")
@@ -72,7 +73,7 @@ def _serve(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--prometheus", metavar="URL", help=told)
     told = "bearer token for it; read again when it changes"
     serve.add_argument("--prometheus-token-file", metavar="FILE", help=told)
-    serve.add_argument("--approval", choices=("team", "solo"), help="who approves in a cell that was given no policy")
+    serve.add_argument("--approval", choices=APPROVALS, help="who approves in a cell that was given no policy")
     serve.add_argument("--here", action="store_true", help="run work for real, on this machine; it is the only node")
     serve.add_argument("--for-others", action="store_true", help="with --here: also what other accounts submit")
     serve.add_argument("--output-limit", metavar="SIZE", help="with --here: of all output that is kept (4GiB)")

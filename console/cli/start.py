@@ -321,7 +321,7 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
         "catch_up": bool(arguments.catch_up),
         "use_snapshot": not arguments.ignore_snapshot,
         "keep": _retention(settings),
-        "solo": bool(arguments.demo) or settings.approval == "solo" or (here is not None and not arguments.approval),
+        "approval": _approval(arguments, settings, here=here is not None),
         "audit_key": audit_key_path(settings, name, paths),
         "anchors": anchors_of(settings.audit_anchors),
         "runbooks": folders_of(settings),
@@ -353,6 +353,12 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
     if here is not None:
         return ServeOptions(**shared, start_ms=now_ms, keep_up=True, cell=new_cell(paths.folder, cell), here=here)
     return ServeOptions(**shared, speed=settings.speed, start_ms=now_ms, keep_up=settings.speed == 1, cell=cell)
+
+
+def _approval(arguments: argparse.Namespace, settings: ConsoleSettings, *, here: bool) -> str:
+    """A demo is one person's, and so is this machine, unless something else was said."""
+    alone = arguments.demo or (here and not arguments.approval)
+    return "solo" if alone else settings.approval
 
 
 def _prometheus(arguments: argparse.Namespace, settings: ConsoleSettings) -> PrometheusAt | None:

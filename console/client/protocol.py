@@ -102,7 +102,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     history_error: str = ""
     """Why no history is kept at present; empty while all is well."""
     approval: str = ""
-    """"team"; or "solo": one person approves everything, and no two-person rule holds. Empty: nobody can tell now."""
+    """"team", "pair", or "solo": one person approves everything, and no two-person rule holds. Empty: nobody can tell
+    now."""
     awaiting: int = 0
     """Proposals that wait for votes."""
     stuck: int = 0

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from console.client.attach import connect, environment_at, settings_of
-from console.commands.show import tell_lines, write_json, write_lines
+from console.commands.show import at_terminal, tell_lines, write_json, write_lines
 from console.text.terminal_text import duration, printable
 from engine.model.errors import MusterError, RefusedError, SpecError
 from runbooks.plans.typed_plan import DIGEST_TYPED
@@ -116,6 +116,9 @@ def propose_and_do(arguments: argparse.Namespace, client: Client, request: Reque
         shown = client.preview(request)
         write_json(shown) if arguments.json else write_lines(proposal_lines(shown))
         return 0
+    from console.commands.policy import choose_first
+
+    choose_first(arguments, client)
     proposal = client.propose(request)
     tell_lines(proposal_lines(proposal))
     outcome = carry_out(arguments, client, proposal)
@@ -132,7 +135,8 @@ def carry_out(arguments: argparse.Namespace, client: Client, proposal: Proposal)
         raise RefusedError(
             f"{proposal.id} is {proposal.tier}, so nothing is done yet: it needs {votes(proposal.needs)} from others "
             f"({proposal.need})",
-            f"They run: muster proposal approve {proposal.id}; it expires in {duration(max(0, left_ms))}",
+            f"They run: muster proposal approve {proposal.id}; it expires in {duration(max(0, left_ms))}"
+            + ("; nobody has chosen a policy yet: see muster policy use" if client.policy().unchosen else ""),
         )
     try:
         if not arguments.yes:
@@ -182,10 +186,6 @@ def ask_for_yes(arguments: argparse.Namespace, client: Client, proposal: Proposa
     print(printable(question), end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() != wanted:
         raise RefusedError("not approved, nothing was done")
-
-
-def at_terminal() -> bool:
-    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def signature(

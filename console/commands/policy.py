@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from console.client.attach import connect, identity_of, settings_of
-from console.commands.acting import at_terminal
-from console.commands.show import tell_lines, write_json, write_lines
+from console.commands.show import at_terminal, tell_lines, write_json, write_lines
+from console.forms.settings import APPROVALS
 from console.text.guarded_streams import exact_output
 from console.text.plain_tables import facts, table
 from console.text.terminal_text import printable, wall_time
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from runbooks.plans.identity import Signed
 
 
+UNCHOSEN = "Nobody has chosen a policy for this cell: that of a team holds until somebody does."
 WIDTH = 78
 INDENT = 2
 
@@ -58,9 +59,13 @@ def policy_lines(view: PolicyView) -> list[str]:
         ]
     )
     lines += ["", *_wrapped(view.two_people)]
+    if view.unchosen:
+        lines += ["", *_wrapped(f"{UNCHOSEN} `muster policy use` shows what each lets one person do.")]
+    lines += _section("at night, alone, you may", [f"{what}: {needs}" for what, needs in view.alone])
     if view.people:
         lines += ["", *_people_lines(view)]
     lines += _section("needs", [f"{what}: {needs}" for what, needs in view.rules])
+    lines += _section("with their own work, owners alone may", [view.own_work] if view.own_work else [])
     lines += _section("limits per hour", [f"{what}: {most}" for what, most in view.limits])
     lines += _section("freezes", [_freeze_line(freeze) for freeze in view.freezes])
     lines += _section("services (draft, never vote)", [", ".join(view.services)] if view.services else [])
@@ -139,22 +144,72 @@ def propose(arguments: argparse.Namespace) -> None:
 
 
 def use(arguments: argparse.Namespace) -> None:
-    """Put a built-in policy to the vote; where whoever asks is alone, have it in force when they say so."""
+    """Put a built-in policy to the vote; where whoever asks is alone, have it in force when they say so. Without a
+    name, show what each of them lets one person do."""
+    if arguments.name is None:
+        tell_starting_points(arguments)
+        return
     with closing(connect(arguments)) as client:
         _propose(arguments, client, PolicyChange(built_in=arguments.name), vote=True)
+
+
+def tell_starting_points(arguments: argparse.Namespace) -> None:
+    """The starting points, to standard output."""
+    from runbooks.gate.starting_points import table as starting_points
+
+    if arguments.json:
+        head, *rows = starting_points()
+        write_json([dict(zip((head[0], *APPROVALS), row, strict=True)) for row in rows])
+    else:
+        write_lines(starting_point_lines())
+
+
+def starting_point_lines() -> list[str]:
+    """What each starting point lets one person do."""
+    from runbooks.gate.starting_points import FOR_WHOM, one_person
+
+    lines: list[str] = []
+    for name, whom in FOR_WHOM.items():
+        lines += ["", f"{name}, for {whom}:"] if lines else [f"{name}, for {whom}:"]
+        for what, answer in one_person(name):
+            lines += _wrapped(f"{what}: {answer}", " " * INDENT, " " * 2 * INDENT)
+    return lines
+
+
+def choose_first(arguments: argparse.Namespace, client: Client) -> None:
+    """Before the first act in a cell that nobody chose a policy for: ask the one who may choose, at a terminal. It is a
+    change of the policy like any other: proposed, voted and recorded. Enter keeps the strictest."""
+    if arguments.json or arguments.yes or not at_terminal() or "admin" not in client.whoami().roles:
+        return
+    view = client.policy()
+    if not view.unchosen or view.candidates:
+        return
+    tell_lines([*_wrapped(f"{UNCHOSEN} One person may, under each:"), "", *starting_point_lines(), ""])
+    print(printable(f"Which one? {', '.join(APPROVALS)} [team]: "), end="", file=sys.stderr, flush=True)
+    name = sys.stdin.readline().strip().lower() or "team"
+    if name not in APPROVALS:
+        raise RefusedError(f"{name[:40]!a} is not a starting point, nothing was done", f"Say {' or '.join(APPROVALS)}")
+    candidate = client.propose_policy(PolicyChange(built_in=name))
+    said = candidate.digest if name == "team" else ""  # which takes nothing more than a word: it loosens nothing
+    _put_in_force(argparse.Namespace(**(vars(arguments) | {"digest": said})), client, candidate)
+
+
+def _put_in_force(arguments: argparse.Namespace, client: Client, candidate: Candidate) -> Candidate:
+    """Vote for one's own candidate; withdraw what is not wanted after all."""
+    try:
+        return _vote(arguments, client, candidate, "approve")
+    except BaseException:
+        # It must not wait for votes, and stand in the way of the next try.
+        with suppress(MusterError):
+            client.vote_policy(PolicyVote(candidate=candidate.id, digest=candidate.digest, verdict="reject"))
+        raise
 
 
 def _propose(arguments: argparse.Namespace, client: Client, change: PolicyChange, *, vote: bool = False) -> None:
     candidate = client.propose_policy(change)
     at_once = vote and candidate.alone
     if at_once:
-        try:
-            candidate = _vote(arguments, client, candidate, "approve")
-        except BaseException:
-            # What is not wanted after all must not wait for votes, and stand in the way of the next try.
-            with suppress(MusterError):
-                client.vote_policy(PolicyVote(candidate=candidate.id, digest=candidate.digest, verdict="reject"))
-            raise
+        candidate = _put_in_force(arguments, client, candidate)
     if arguments.json:
         write_json(candidate)
         return

@@ -35,7 +35,6 @@ from console.client.attach import connect
 from console.commands.acting import (
     WIDTH,
     ask_for_yes,
-    at_terminal,
     go_on,
     print_outcome,
     proposal_lines,
@@ -43,7 +42,7 @@ from console.commands.acting import (
     signature,
     why_yes,
 )
-from console.commands.show import tell_lines, write_json, write_lines
+from console.commands.show import at_terminal, tell_lines, write_json, write_lines
 from console.forms.filters import parse_filter
 from console.text.plain_tables import table
 from console.text.terminal_text import cut, duration, printable, timestamp

@@ -174,6 +174,11 @@ def write_lines(lines: Iterable[str]) -> None:
     sys.stdout.writelines(f"{_line(line)}\n" for line in lines)
 
 
+def at_terminal() -> bool:
+    """True where somebody can be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
 def tell_lines(lines: Iterable[str]) -> None:
     """Write lines to standard error, guarded in the same way."""
     sys.stderr.writelines(f"{_line(line)}\n" for line in lines)

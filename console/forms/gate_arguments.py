@@ -9,6 +9,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from console.forms.command_arguments import as_json, path_of, positive, reach, reached
+from console.forms.settings import APPROVALS
 from console.forms.shell_parser import Fill, ShellParser
 
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ def _policy_file(given: argparse.ArgumentParser) -> None:
 
 
 def _use(use: argparse.ArgumentParser) -> None:
-    use.add_argument("name", choices=("team", "solo"))
+    use.add_argument("name", choices=APPROVALS, nargs="?", help="left out: what each lets one person do")
     _typed_digest(use)
 
 

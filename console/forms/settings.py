@@ -23,7 +23,8 @@ ENVIRONMENT = "MUSTER_"
 MAX_SOCKET_BYTES = 100
 """Longest path a Unix socket is bound to. The kernel's limit is 107 bytes on Linux and 103 on macOS."""
 
-APPROVALS = ("team", "solo")
+APPROVALS = ("solo", "pair", "team")
+"""The starting points of the approval policy, `runbooks.gate.approval_policy.BUILT_IN`."""
 START_PAGES = (
     "overview", "queues", "workloads", "nodes", "pools", "topology", "events", "whatif", "recommendations", "forecast",
     "cost", "proposals", "runbooks", "audit",
@@ -122,9 +123,9 @@ class ConsoleSettings:
     http://127.0.0.1:4318/v1/traces; empty: none are made. See docs/metrics.md."""
     trace_percent: int = 100
     """Of the requests that come without a trace, how many in a hundred begin one."""
-    approval: str = "team"
-    """Approval policy of a cell that was given none, where an engine is started from here: "team", or "solo" for one
-    person."""
+    approval: str = ""
+    """Approval policy of a cell that was given none, where an engine is started from here: "solo", "pair" or "team";
+    empty: that of a team, until somebody chooses."""
     audit_key: str = ""
     """File of the key that signs the audit of an engine started from here; empty: one for the cell beside this file."""
     runbooks: tuple[str, ...] = ()

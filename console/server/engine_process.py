@@ -70,7 +70,7 @@ from runbooks.audit.log import Audit, signer_at
 from runbooks.audit.witnesses import Anchor, CheckpointSigner
 from runbooks.gate.aftermath import frozen, recorded_again
 from runbooks.gate.approval_gate import Gate, wall_ms
-from runbooks.gate.approval_policy import SOLO, TEAM
+from runbooks.gate.approval_policy import BUILT_IN
 from runbooks.gate.policy_versions import Policies
 from runbooks.models.drafter import ModelDrafter
 from runbooks.plans.identity import SYSTEM
@@ -208,9 +208,9 @@ class ServeOptions:
     """Where checkpoints of the audit are remembered."""
     runbooks: tuple[Path, ...] = ()
     """Folders with runbooks besides those that are built in."""
-    solo: bool = False
-    """The approval policy of a cell that was given none is that of one person, who may approve everything; else that of
-    a team."""
+    approval: str = ""
+    """The approval policy of a cell that was given none, of `BUILT_IN`; empty: that of a team, until somebody chooses.
+    """
     settings: ConsoleSettings = field(default_factory=ConsoleSettings)
     """Of whoever started it: which model may be asked for drafts."""
     mirrors: ClusterAt | None = None
@@ -312,7 +312,9 @@ def _serve(served: ServeOptions, engine: Engine) -> None:
         )
         audit = _audit(engine, served)
         after.callback(audit.close)
-        policies = Policies(engine, audit, wall_ms, default=SOLO if served.solo else TEAM)
+        policies = Policies(
+            engine, audit, wall_ms, default=BUILT_IN[served.approval or "team"], chosen=bool(served.approval)
+        )
         labels = label_table(served.settings.alert_labels, "alert_labels")
         gate = Gate(engine, policies, audit, alert_labels=labels)
         _say_begun(engine, gate, served)
@@ -456,7 +458,7 @@ def _go_on(engine: Engine, served: ServeOptions) -> None:
 
 def _say_begun(engine: Engine, gate: Gate, served: ServeOptions) -> None:
     """Record in the audit who serves the cell from now on, and the default approval policy."""
-    default = SOLO if served.solo else TEAM
+    default = BUILT_IN[served.approval or "team"]
     data = {"software": VERSION, "default_policy": default.name, "read_only": served.read_only}
     # Where nothing can be recorded the cell can still be looked at, and says so.
     with contextlib.suppress(JournalError):

@@ -542,7 +542,7 @@ class LocalClient(Client):
         return self.tokens_kept.revoke(self._actor, id)
 
     def policy(self) -> PolicyView:
-        return self._loop.call(lambda _: policy_changes.view_of(self._gate.policies))
+        return self._loop.call(lambda _: policy_changes.view_of(self._gate.policies, self._actor))
 
     def check_policy(self, text: str) -> PolicyCheck:
         return self._loop.call(lambda _: policy_changes.check(self._gate.policies, self._actor, text))

@@ -15,6 +15,7 @@ from console.views.proposal import framed, hanging, name_of
 from console.views.sections import Line, Section, text_line
 from runbooks.gate.approval_policy import Candidate, PolicyView
 from runbooks.gate.run_limits import Freeze, freeze_words
+from runbooks.gate.starting_points import FOR_WHOM, one_person
 from runbooks.plans.queries import RunbookLine, RunbookRun, RunbookView
 from runbooks.plans.typed_plan import Review
 
@@ -27,8 +28,12 @@ def policy_columns(view: PolicyView, now_ms: int, width: int) -> tuple[list[Sect
     left = [section for each in view.candidates for section in candidate_sections(each, now_ms, width)]
     left += [_freezes(view.freezes, width), _head(view, width)]
     left.append(_pairs("Votes needed", view.rules, width))
+    own = hanging("", printable(view.own_work or "nothing"), width)
+    left.append(Section("Owners alone, with their own work", tuple(own)))
     left.append(_pairs("Limits per hour", view.limits, width))
-    right = [_people(view, width)]
+    right = [_people(view, width), _answers("At night, alone, you may", view.alone, width)]
+    if view.unchosen:
+        right += starting_points(width)
     if view.services:
         right.append(_pairs("Services", tuple((each, "drafts, never votes") for each in view.services), width))
     right.append(_pairs("Channels", view.channels, width))
@@ -58,6 +63,21 @@ def candidate_sections(candidate: Candidate, now_ms: int, width: int) -> list[Se
         lines += hanging("vote         ", name_of(printable(vote)), width)
     keys = f"{key_of('approve_policy')} approves, {key_of('reject_policy')} rejects"
     return [Section(f"Waiting for votes: version {candidate.revision}", tuple(lines), keys)]
+
+
+def starting_points(width: int) -> list[Section]:
+    """What one person may do under each policy that may be chosen first, and how it is chosen."""
+    said = "the policy of a team holds until somebody does: muster policy use NAME"
+    return [
+        Section("Nobody has chosen a policy", tuple(hanging("", said, width, "", "warn"))),
+        *(_answers(f"{name}, for {whom}", one_person(name), width) for name, whom in FOR_WHOM.items()),
+    ]
+
+
+def _answers(title: str, pairs: Sequence[tuple[str, str]], width: int) -> Section:
+    return Section(
+        title, tuple(line for what, how in pairs for line in hanging("", printable(f"{what}: {how}"), width))
+    )
 
 
 def _freezes(freezes: Sequence[Freeze], width: int) -> Section:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from console.forms.setting_sources import Setting, shown, subjects
 from console.text.terminal_text import cut, fit, printable, wrap
 from console.views.sections import Line, Section, text_line
+from runbooks.gate.starting_points import FOR_WHOM, one_person
 
 _SIGNS = {"default": ("·", "faint"), "file": ("f", "info"), "environment": ("e", "accent"), "flag": ("-", "warn")}
 KEY = "· default  f file  e environment  - flag"
@@ -97,6 +98,8 @@ def change(told: SettingsPage, wish: SettingChange, width: int) -> Section:
         Line((("then  ", "dim"), (printable(cut(wanted, width - 6)), "strong"))),
         *_beneath(f"{_EFFECTS[each.effect]}. {each.meaning}", "dim", width),
     ]
+    if each.name == "approval" and wanted in FOR_WHOM:
+        lines += [line for pair in one_person(wanted) for line in _beneath(": ".join(pair), "", width)]
     if each.source in ("flag", "environment"):
         lines += _beneath(f"{each.where} sets it too, and wins over the file", "warn", width)
     if each.effect == "at once" and wish.value is not None:

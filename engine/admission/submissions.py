@@ -158,6 +158,13 @@ def events_of(specs: Sequence[WorkloadSpec]) -> list[ev.AnyEvent]:
 
 
 def check_submission(state: State, command: cmd.Submit, now_ms: int) -> tuple[list[ev.AnyEvent], tuple[str, ...]]:
+    events, changed = _checked(state, command, now_ms)
+    if command.owner:
+        events.append(ev.Owned(command.owner, len(changed)))
+    return events, changed
+
+
+def _checked(state: State, command: cmd.Submit, now_ms: int) -> tuple[list[ev.AnyEvent], tuple[str, ...]]:
     if command.workloads and all_sound(state, command.workloads):
         changed_ids = tuple([spec.id for spec in command.workloads])
         if len(command.workloads) > 1:

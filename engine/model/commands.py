@@ -100,6 +100,9 @@ class Submit(Command, frozen=True, kw_only=True, tag="submit"):
     """All are accepted or none. Ids must be new: a client that retries gets "already there", never a second run."""
 
     workloads: tuple[WorkloadSpec, ...]
+    owner: str = ""
+    """Subject that submits them. Whatever a client says here, the door puts its proved caller in its place; empty:
+    nobody's."""
 
 
 class Cancel(Command, frozen=True, kw_only=True, tag="cancel"):

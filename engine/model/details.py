@@ -157,6 +157,8 @@ class WorkloadDetail(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str
     team: str
     tags: dict[str, str]
+    owner: str = ""
+    """Subject that submitted it, as the door or the scheduler that decides knew them; empty: not known."""
     groups: tuple[GroupDetail, ...]
     estimate_ms: int
     submitted_ms: int

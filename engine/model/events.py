@@ -674,6 +674,18 @@ class ClockHeld(Event, frozen=True, array_like=True, gc=False, tag=99):
     """Time of the host's clock."""
 
 
+class Owned(Event, frozen=True, array_like=True, gc=False, tag=107):
+    """The workloads of the last `count` rows were submitted by this subject."""
+
+    owner: str
+    count: int
+
+    @property
+    def versions(self) -> int:
+        """It comes with the events of the workloads, and is no change of its own."""
+        return 0
+
+
 class SubmittedMany(Event, frozen=True, array_like=True, gc=False, tag=40):
     """Usual workloads (`engine.admission.submissions.is_usual`). They take the next rows, in order."""
 
@@ -825,6 +837,7 @@ AnyEvent = (
     | DowntimeBegan
     | DowntimeEnded
     | ClockHeld
+    | Owned
     | SubmittedMany
     | PlacedMany
     | PlacedGangs

@@ -221,6 +221,7 @@ class Reader:
             tenant=w.tenants.names[w.tenant[row]],
             team=w.teams.names[w.team[row]],
             tags=msgspec.json.decode(w.tag_sets.names[w.tags[row]], type=dict[str, str]),
+            owner=self._owner(row),
             groups=tuple(_group_detail(group) for group in workload_class.groups),
             estimate_ms=workload_class.estimate_ms,
             submitted_ms=w.submitted[row],
@@ -265,6 +266,13 @@ class Reader:
             run=shown(w.terms_at(row).run),
             rerun=w.terms_at(row).rerun,
         )
+
+    def _owner(self, row: int) -> str:
+        """Of a Slurm cell, the user whom Slurm names, whoever asked Muster to submit it."""
+        if self._state.settings.decided_by == "slurm":
+            user = self._state.workloads.tags_of(self._state.workloads.tags[row]).get("user", "")
+            return f"slurm:{user}" if user else ""
+        return self._state.owners.of(row)
 
     def _service(self, row: int, now_ms: int) -> ServiceDetail | None:
         state = self._state

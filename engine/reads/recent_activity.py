@@ -147,6 +147,7 @@ def _budget_set(state: State, event: ev.BudgetSet) -> Words:
 
 _TABLE: dict[type[Any], Callable[[State, Any], Words]] = {
     # Workloads.
+    ev.Owned: lambda state, e: ("submitted", counted(e.count, "workload"), ""),
     ev.Submitted: lambda state, e: ("submitted", e.workload.id, f"to {e.workload.queue}"),
     ev.Placed: _placed,
     ev.Started: _of_workload("running"),
@@ -276,7 +277,7 @@ class Recent:
 
     def note(self, event: ev.AnyEvent) -> None:
         kind, state = type(event), self._state
-        if kind is ev.Tick:
+        if kind is ev.Tick or kind is ev.Owned:
             return
         self._tail.append((state.version, state.now_ms, event))
         self._kept += event.versions

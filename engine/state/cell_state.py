@@ -33,6 +33,7 @@ from engine.state.external_cell import Caps, Outside, PastRuns
 from engine.state.ledger import Ledger
 from engine.state.machines import Failures, Orders, Usage, usage_of
 from engine.state.mirrored_cell import HeldQuota, NodeLoads
+from engine.state.owners import Owners
 from engine.state.pending_work import STOPPED, Cause, Key, Pending, Reconsider
 from engine.state.queue_tree import DAY_MS, Charge, QueueTree, Vector
 from engine.state.timers import Downtimes, Timers, turns_at
@@ -77,6 +78,7 @@ class State(Table):
         self.loads = NodeLoads()
         self.held_quota = HeldQuota()
         self.downtimes = Downtimes()
+        self.owners = Owners()
         self.derive_all()
 
     def derive_all(self) -> None:
@@ -191,6 +193,7 @@ class State(Table):
             ("loads", self.loads),
             ("held_quota", self.held_quota),
             ("downtimes", self.downtimes),
+            ("owners", self.owners),
         )
 
     def dump(self) -> dict[str, Any]:
@@ -858,6 +861,7 @@ _APPLY: dict[type[Any], Callable[[State, Any], None]] = {
     ev.DowntimeEnded: timers.ended,
     ev.ClockHeld: timers.clock_held,
     ev.SubmittedMany: work_changes.submitted,
+    ev.Owned: lambda state, event: state.owners.add(event.owner, len(state.workloads.ids), event.count),
     ev.PlacedMany: lambda state, event: work_changes.placed(state, event, claimed=False),
     ev.PlacedGangs: work_changes.gangs_placed,
     ev.StartedMany: work_changes.started,

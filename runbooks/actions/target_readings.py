@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from engine.capacity.node_attributes import OPEN
 from engine.model.columns import view
 from engine.model.commands import CARRIED, AnyCommand, why_not
 from engine.model.details import WorkloadDetail
 from engine.model.errors import NotFoundError, RefusedError, SpecError, not_found
 from engine.model.list_queries import Query, Term
 from engine.model.quantities import shortlist
-from engine.model.specs import RESOURCES, WorkloadState, check_id
+from engine.model.specs import RESOURCES, NodeState, WorkloadState, check_id
 from engine.state.external_cell import Intent, Phase
 from runbooks.actions import catalogue
 from runbooks.actions.declaration import BOUND, MAX_TARGETS, Action
@@ -64,6 +65,8 @@ def difference(row: Action, shown: Target, now: Target) -> Difference | None:
         return found("another reservation", "changed", f"{shown.id} was shown as another reservation")
     if "state" in row.depends and now.state != shown.state:
         return found(shown.state, now.state, f"{shown.id} was shown as {shown.state} and is {now.state} now")
+    if now.owner != shown.owner:
+        return found("another owner", "changed", f"{shown.id} was shown as the work of another person")
     if now.attempts != shown.attempts:
         was, is_ = f"attempt {shown.attempts}", f"attempt {now.attempts}"
         return found(was, is_, f"{shown.id} was shown in {was} and is now in {is_}")
@@ -341,6 +344,7 @@ def read_workloads(engine: Engine, ids: Sequence[str], row: Action | None = None
             approved=work.spending_approved,
             asks=tuple((group.name, {name: getattr(group, name) for name in RESOURCES}) for group in work.groups),
             was=row.replaces(work) if row is not None and row.replaces is not None else "",
+            owner=work.owner or msgspec.UNSET,
         )
     return found
 
@@ -421,6 +425,14 @@ def pool_nodes(engine: Engine) -> dict[str, int]:
     """Pool -> nodes that it has."""
     capacity = engine.state.capacity
     return {pool.name: count for pool, count in zip(capacity.pools, capacity.pool_nodes, strict=True)}
+
+
+def in_service(engine: Engine, node: str) -> bool:
+    """True for a node that takes anybody's work: ready, and neither kept for somebody nor about to be."""
+    capacity, row = engine.state.capacity, engine.state.capacity.row_of.get(node)
+    if row is None or capacity.state[row] != NodeState.READY or capacity.booking[row] != OPEN:
+        return False
+    return all(node not in reservation.spec.nodes for reservation in engine.state.bookings.reservations)
 
 
 def bound(engine: Engine) -> int:

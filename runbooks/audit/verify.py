@@ -415,6 +415,8 @@ class VoteNeed(NamedTuple):
     """Author and requester may vote."""
     groups: frozenset[tuple[tuple[str, ...], int]] = frozenset()
     """(people, how many of the votes must be theirs)"""
+    own: bool = False
+    """It is about its author's own work: their vote is enough."""
 
 
 _APPROVER = frozenset(("approver",))
@@ -424,6 +426,14 @@ FLOORS = {
 }  # fmt: skip
 """Below this no policy of a team goes."""
 SOLO_FLOOR = VoteNeed(1, frozenset(), False, True)
+_FLOORS_OF = {
+    "solo": dict.fromkeys(FLOORS, SOLO_FLOOR),
+    "pair": FLOORS | {"T2": VoteNeed(1, _APPROVER, True, True), "T3": VoteNeed(1, _APPROVER, True, False)},
+    "team": FLOORS,
+}
+OWN_ACTIONS = frozenset(("cancel", "hold", "release", "requeue", "suspend", "resume"))
+"""All that any policy may let owners do with their own work alone, and (`MAX_OWN`) with how much at once."""
+MAX_OWN = 1_000
 _OWNER_ROLES = frozenset(("viewer", "operator", "approver", "admin"))
 _PARTS = ("pools", "queues", "tenants")
 WHOLE: dict[str, list[str]] = {part: [] for part in _PARTS}
@@ -496,23 +506,48 @@ def _roles(policy: Any, owner: str, actor: ProvenActor, scope: Any) -> frozenset
     return frozenset((*person["roles"], *scoped))
 
 
-def need_of(policy: Any, tier: str, origin: str, scope: Any, author_kind: str) -> VoteNeed:
-    """The strictest of the floor and of all rules that concern it."""
+def _somewhere(policy: Any, owner: str, actor: ProvenActor) -> frozenset[str]:
+    """Roles in any part of the cell."""
+    person = _person_of(policy, actor) if actor.kind == "human" else None
+    scoped = (role for grant in person["scoped"] for role in grant["roles"]) if person is not None else ()
+    return frozenset((*_roles(policy, owner, actor, WHOLE), *scoped))
+
+
+def is_own(policy: Any, facts: Mapping[str, Any]) -> bool:
+    """True when a plan, by the record of its simulation, is its author's own affair: all that it touches is work that
+    they submitted, and the policy lets owners do that."""
+    rule, own, author = policy.get("own_work"), facts.get("own"), facts["author"]
+    if not rule or not own or author["kind"] != "human" or facts["origin"] not in ("person", "runbook"):
+        return False
+    return bool(
+        own["workloads"] <= min(rule["workloads"], MAX_OWN)
+        and OWN_ACTIONS.intersection(rule["actions"]).issuperset(own["actions"])
+        and facts["requester"] in ("", author["subject"])
+        and _subject_of(policy, author["subject"], author["account"]) == _subject_of(policy, own["owner"], own["owner"])
+    )
+
+
+def need_of(policy: Any, tier: str, origin: str, scope: Any, author_kind: str, *, own: bool = False) -> VoteNeed:
+    """The strictest of the floor and of all rules that concern it; less for what is the author's `own` affair."""
+    if own:
+        return VoteNeed(1, frozenset(), False, True, own=True)
     solo = policy["mode"] == "solo"
-    found = SOLO_FLOOR if solo else FLOORS[tier]
+    found = _FLOORS_OF[policy["mode"]][tier]
     machine = author_kind != "human" or origin in ("recommender", "model")
     for rule in policy["rules"]:
         if rule["tier"] == tier and _meets(rule["scope"], scope):
-            own = origin in rule["self_ok"] and (solo or not machine)
+            self_ok = origin in rule["self_ok"] and (solo or not machine)
             groups = frozenset((tuple(group["people"]), int(group["approvals"])) for group in rule["groups"])
-            found = _stricter(found, VoteNeed(rule["approvals"], frozenset(rule["roles"]), rule["signed"], own, groups))
+            found = _stricter(
+                found, VoteNeed(rule["approvals"], frozenset(rule["roles"]), rule["signed"], self_ok, groups)
+            )
     return found._replace(self_ok=False) if machine and not solo else found
 
 
 def _stricter(a: VoteNeed, b: VoteNeed) -> VoteNeed:
     return VoteNeed(
         max(a.approvals, b.approvals), a.roles | b.roles, a.signed or b.signed, a.self_ok and b.self_ok,
-        a.groups | b.groups,
+        a.groups | b.groups, a.own and b.own,
     )  # fmt: skip
 
 
@@ -552,6 +587,10 @@ def _counts(
 ) -> bool:
     if vote.kind != "human" or (vote.key and vote.key not in _fingerprints(policy, vote.subject)):
         return False
+    if need.own:
+        if vote.subject == _subject_of(policy, author["subject"], author["account"]):
+            return bool(_somewhere(policy, owner, vote).intersection(("operator", "submitter")))
+        return "operator" in _roles(policy, owner, vote, scope)
     if not need.roles <= _roles(policy, owner, vote, scope) or (need.signed and not vote.key):
         return False
     if need.self_ok:
@@ -884,11 +923,11 @@ class AuthorisationReplay:
 
     def _need_of(self, policy: str, facts: dict[str, Any]) -> VoteNeed | None:
         """The need by one policy, cached: many plans are of few kinds."""
-        scope, kind = facts["scope"], facts["author"]["kind"]
-        about = (policy, facts["tier"], facts["origin"], kind, *(tuple(scope[part]) for part in _PARTS))
+        scope, kind, body = facts["scope"], facts["author"]["kind"], self.bodies.get(policy)
+        own = body is not None and is_own(body, facts)
+        about = (policy, facts["tier"], facts["origin"], kind, own, *(tuple(scope[part]) for part in _PARTS))
         if about not in self.needs:
-            body = self.bodies.get(policy)
-            found = None if body is None else need_of(body, facts["tier"], facts["origin"], scope, kind)
+            found = None if body is None else need_of(body, facts["tier"], facts["origin"], scope, kind, own=own)
             self.needs[about] = found
         return self.needs[about]
 
@@ -972,6 +1011,10 @@ class AuthorisationReplay:
         in_order = one.claimed and one.state == ("rolling_back" if back else "executing")
         if not in_order or not key.startswith(f"{one.digest}:{one.revision}:"):
             self._wrong(seq, f"an effect of {_plain(record.proposal)}, which was {one.state}: it belongs to no claim")
+        own = one.facts.get("own")
+        beyond = own and (record.data["action"] not in own["actions"] or len(record.data["targets"]) > own["workloads"])
+        if beyond and not back:
+            self._wrong(seq, f"an effect of {_plain(record.proposal)} on more than the work of its author")
         if key in one.effects:
             self._wrong(seq, f"an effect of {_plain(record.proposal)} that it had already")
         one.effects.add(key)
@@ -1019,10 +1062,9 @@ class AuthorisationReplay:
         now = self.in_force(seq)
         if now.body is None:
             return frozenset()
-        actor = ProvenActor(record.subject, record.kind, record.account, record.key)
-        person = _person_of(now.body, actor) if actor.kind == "human" else None
-        scoped = (role for grant in person["scoped"] for role in grant["roles"]) if person is not None else ()
-        return frozenset((*_roles(now.body, now.owner, actor, WHOLE), *scoped))
+        return _somewhere(
+            now.body, now.owner, ProvenActor(record.subject, record.kind, record.account, record.key)
+        )  # fmt: skip
 
     # -- rows --
 
@@ -1035,8 +1077,22 @@ class AuthorisationReplay:
         return "" if row_digest(row) == digest else f"the row {_plain(name)} is not as record {seq} left it"
 
 
+def _owned_by_one(steps: Any) -> dict[str, Any] | None:
+    """The work that steps touch, where all of it is one person's."""
+    touched = [target for step in steps for target in (*step["shown"], *step["stops"])]
+    owners = {target.get("owner", "") for target in touched}
+    if len(owners) != 1 or "" in owners:
+        return None
+    actions = list(dict.fromkeys(step["act"]["action"] for step in steps))
+    return {"owner": owners.pop(), "actions": actions, "workloads": len({target["id"] for target in touched})}
+
+
 def plan_differs(plan: Any, facts: Mapping[str, Any]) -> bool:
-    """True when a plan differs from the record of its simulation."""
+    """True when a plan differs from the record of its simulation, or what it says of its author's work is not what its
+    steps say."""
+    own = plan["blast"].get("own")
+    if own != facts.get("own") or (own and own != _owned_by_one(plan["steps"])):
+        return True
     return any(plan[name] != facts[name] for name in ("author", "requester", "origin", "tier")) or (
         plan["policy_digest"] != facts["policy"]
     )

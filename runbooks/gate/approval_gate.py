@@ -229,7 +229,7 @@ class Gate:
         """Moves a drafted proposal to awaiting, or to denied."""
         actor, reason = drafted.actor, drafted.request.reason
         sealed = self.audit.seal(connection, reason) if reason else None
-        plan = plan_of(row, drafted, self.policies.current(connection), sealed, now_ms)
+        plan = self._plan_of(connection, row, drafted, sealed, now_ms)
         digest = plan.digest()
         values = {
             "number": row.number, "revision": row.revision, "digest": digest, "plan": plan.canonical(),
@@ -259,13 +259,30 @@ class Gate:
             row = store.move(connection, self.audit, row, "submitted", actor, now_ms)
         return self._status.proposal(connection, row)
 
+    def _plan_of(
+        self, connection: Connection, row: ProposalRow, drafted: DraftedPlan, reason: Sealed | None, now_ms: int
+    ) -> Plan:
+        """The plan of a revision; with what of it is its author's own, where they have not done too much of that."""
+        in_force = self.policies.current(connection)
+        plan = plan_of(row, drafted, in_force, reason, now_ms)
+        own = drafted.composed.own
+        if (
+            own is None
+            or not approval_policy.is_own(in_force, own, plan.author, plan.requester, plan.origin)
+            or not self._status.own_allowed(connection, row, in_force, own.workloads, now_ms)
+        ):
+            return plan
+        return msgspec.structs.replace(plan, blast=msgspec.structs.replace(plan.blast, own=own))
+
     def _broken(
         self, connection: Connection, actor: Actor, row: ProposalRow, plan: Plan, now_ms: int
     ) -> tuple[str, ...]:
         """The rules of the policy that proposing it breaks."""
         in_force = self.policies.current(connection)
         rules = self._status.broken_rules(connection, row, plan, now_ms, of_author=True)
-        why_not = self.policies.why_not(connection, actor, "propose", plan.tier, scope_of(plan.steps))
+        # Their own work may be in parts of the cell that no role of theirs covers.
+        scope = None if plan.blast.own else scope_of(plan.steps)
+        why_not = self.policies.why_not(connection, actor, "propose", plan.tier, scope)
         return (*((why_not,) if why_not else ()), *rules, *unknown_channels(in_force, plan))
 
     def _shown_only(self, connection: Connection, drafted: DraftedPlan, now_ms: int) -> Proposal:
@@ -274,7 +291,7 @@ class Gate:
             number=0, revision=0, state="simulated", cursor=0, verify_by_ms=0, executed_ms=0, breakglass=False,
             note="", stale=b"[]", **values,
         )  # fmt: skip
-        plan = plan_of(row, drafted, self.policies.current(connection), None, now_ms)
+        plan = self._plan_of(connection, row, drafted, None, now_ms)
         note = "; ".join(self._broken(connection, drafted.actor, row, plan, now_ms))
         row = msgspec.structs.replace(row, digest=plan.digest(), note=note)
         shown = self._status.shown(connection, row, plan, drafted.composed.words, drafted.request.reason)
@@ -549,7 +566,7 @@ class Gate:
         return self._engine.recorded(lambda connection: self._glass.reviews(connection, limit))
 
     def mode(self) -> str:
-        """ "team" or "solo", as the policy in force has it; empty while nothing can be read."""
+        """ "solo", "pair" or "team", as the policy in force has it; empty while nothing can be read."""
         try:
             return self._engine.recorded(self.policies.current).mode
         except MusterError:

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
-from runbooks.gate.run_limits import SOLO_LIMITS, Freeze, FreezeSpec, PolicyLimits, holds
+from runbooks.gate.run_limits import PAIR_LIMITS, SOLO_LIMITS, Freeze, FreezeSpec, PolicyLimits, holds
 from runbooks.plans.identity import OWNER, TCP, WHOLE, Actor, Kind, Role, stands_for
 from runbooks.plans.identity import Scope as Scope
 from runbooks.plans.identity import Signed as Signed
-from runbooks.plans.typed_plan import TIERS, Origin, Party, Tier
+from runbooks.plans.typed_plan import TIERS, ActionName, Origin, OwnedWork, Party, Plan, Tier
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
@@ -25,6 +25,9 @@ Deed = Literal[
     "read", "submit", "configure", "propose", "vote", "execute", "pause", "rollback", "cancel", "break_glass", "review",
     "freeze", "thaw", "policy", "runbook", "redact", "export", "key", "respond", "alert",
 ]  # fmt: skip
+Mode = Literal["solo", "pair", "team"]
+"""From the mildest to the strictest."""
+MODES: tuple[Mode, ...] = get_args(Mode)
 Typed = Literal["key", "digest"]
 """How an approval is confirmed: one key, or the beginning of the digest typed."""
 Verdict = Literal["approve", "reject", "abstain"]
@@ -111,6 +114,22 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     groups: tuple[ApproverGroup, ...] = ()
 
 
+OWN_ACTIONS: tuple[ActionName, ...] = ("cancel", "hold", "release", "requeue", "suspend", "resume")
+"""What an owner may be let do with their own work alone. None of it makes room, or moves others."""
+MAX_OWN = 1_000
+
+
+class OwnWork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a person may do with the work that they submitted, by their own vote alone, whatever the tier. The owner is
+    the caller whom the door knew at the submission. Anything else that is touched makes it an ordinary plan."""
+
+    actions: tuple[ActionName, ...] = OWN_ACTIONS
+    workloads: int = 50
+    """Most in one plan."""
+    workloads_per_hour: int = 200
+    """Most in all such plans of a person. They count against no other limit: nobody is kept from acting by them."""
+
+
 class BreakGlass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     factor: int = 2
     """By which it may exceed the hourly limits."""
@@ -127,8 +146,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     schema: Literal["muster-policy/v1"] = "muster-policy/v1"
     name: str
     version: int = 0
-    mode: Literal["team", "solo"] = "team"
-    """Solo: one person may approve everything; there is no two-person rule."""
+    mode: Mode = "team"
+    """The floors that its rules keep to. Solo: one person may approve everything; there is no two-person rule."""
     people: tuple[Person, ...] = ()
     """None: the OS account that owns the engine's process may do all that people may."""
     services: tuple[ServiceIdentity, ...] = (
@@ -141,6 +160,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     break_glass: BreakGlass = BreakGlass()
     channels: tuple[tuple[str, str], ...] = ()
     """(id, where to): "log:", "file:/path", "webhook:https://…", "slack:https://…"."""
+    own_work: OwnWork | msgspec.UnsetType = msgspec.UNSET
+    """Left out: a person's own work is as anybody's. So policies from before there was this rule say what they said."""
 
     def canonical(self) -> bytes:
         """The bytes that are signed and hashed, as of a plan."""
@@ -168,9 +189,13 @@ class ApprovalNeed(msgspec.Struct, frozen=True, kw_only=True):
     self_ok: bool = False
     """Author and requester may vote."""
     groups: tuple[ApproverGroup, ...] = ()
+    own: bool = False
+    """It is about its author's own work: their vote is enough."""
 
     def words(self) -> str:
         """As in "2 votes of approver, signed with their own key, neither of its author nor of who asked for it"."""
+        if self.own:
+            return "1 vote, of its author, whose work it is, or of an operator"
         votes = "1 vote" if self.approvals == 1 else f"{self.approvals} votes"
         signed = ", signed with their own key" if self.signed else ""
         others = "" if self.self_ok else ", neither of its author nor of who asked for it"
@@ -198,41 +223,43 @@ def vote_of(actor: Actor, verdict: Verdict, at_ms: int) -> Vote:
     )
 
 
-# -- the two that are built in ----------------------------------------------------------------------------------------
+# -- the three that are built in ---------------------------------------------------------------------------------------
 
 
 _PEOPLE: tuple[Origin, ...] = ("person", "runbook")
 """A runbook was approved by its digest, so what is made of one by a person is no worse than what they write."""
-TEAM = Policy(
-    name="team",
-    rules=(
-        Rule(tier="T0", approvals=1, roles=("operator",), expiry_ms=24 * HOUR_MS, self_ok=_PEOPLE),
-        Rule(tier="T1", approvals=1, roles=("operator",), expiry_ms=4 * HOUR_MS, self_ok=_PEOPLE),
-        Rule(tier="T2", approvals=1, roles=("approver",), expiry_ms=HOUR_MS, signed=True, typed="digest"),
-        Rule(
-            tier="T3", approvals=2, roles=("approver",), expiry_ms=30 * MINUTE_MS, signed=True, typed="digest",
-            reason=True,
-        ),
-    ),
-)  # fmt: skip
-"""Nobody approves what they thought out or asked for, except what can be taken back. The default."""
 _ANY: tuple[Origin, ...] = ("person", "runbook", "recommender", "model")
-SOLO = Policy(
-    name="solo",
-    mode="solo",
-    rules=(
-        Rule(tier="T0", approvals=1, roles=("operator",), expiry_ms=24 * HOUR_MS, self_ok=_ANY),
-        Rule(tier="T1", approvals=1, roles=("operator",), expiry_ms=4 * HOUR_MS, self_ok=_ANY),
-        Rule(tier="T2", approvals=1, roles=("approver",), expiry_ms=HOUR_MS, typed="digest", self_ok=_ANY),
+
+
+def _rules(
+    t2_by_oneself: tuple[Origin, ...], t3_by_oneself: tuple[Origin, ...], t3_votes: int, *, solo: bool = False
+) -> tuple[Rule, ...]:
+    """Rules that differ in who must agree, and in nothing else."""
+    mild, signed = _ANY if solo else _PEOPLE, not solo
+    return (
+        Rule(tier="T0", approvals=1, roles=("operator",), expiry_ms=24 * HOUR_MS, self_ok=mild),
+        Rule(tier="T1", approvals=1, roles=("operator",), expiry_ms=4 * HOUR_MS, self_ok=mild),
         Rule(
-            tier="T3", approvals=1, roles=("approver",), expiry_ms=30 * MINUTE_MS, typed="digest", reason=True,
-            self_ok=_ANY,
+            tier="T2", approvals=1, roles=("approver",), expiry_ms=HOUR_MS, signed=signed, typed="digest",
+            self_ok=t2_by_oneself,
         ),
-    ),
-    limits=SOLO_LIMITS,
+        Rule(
+            tier="T3", approvals=t3_votes, roles=("approver",), expiry_ms=30 * MINUTE_MS, signed=signed,
+            typed="digest", reason=True, self_ok=t3_by_oneself,
+        ),
+    )  # fmt: skip
+
+
+TEAM = Policy(name="team", rules=_rules((), (), 2), own_work=OwnWork())
+"""Nobody approves what they thought out or asked for, except what can be taken back, or is their own. The default."""
+PAIR = Policy(name="pair", mode="pair", rules=_rules(_PEOPLE, (), 1), limits=PAIR_LIMITS, own_work=OwnWork())
+"""For two people: each disrupts alone, under their own key; what is hard to undo takes both."""
+SOLO = Policy(
+    name="solo", mode="solo", rules=_rules(_ANY, _ANY, 1, solo=True), limits=SOLO_LIMITS, own_work=OwnWork()
 )  # fmt: skip
 """For one person: no two-person rule holds."""
-BUILT_IN = {policy.name: policy for policy in (TEAM, SOLO)}
+BUILT_IN: dict[str, Policy] = {policy.name: policy for policy in (SOLO, PAIR, TEAM)}
+"""The starting points, from the mildest to the strictest."""
 
 # -- who somebody is --------------------------------------------------------------------------------------------------
 
@@ -341,6 +368,8 @@ def may(
     if deed == "alert" and actor.kind == "service" and actor.deeds is not None:
         return ""  # an admin made its token for that, as for an agent
     wanted = _ROLES_FOR[deed]
+    if deed == "propose" and scope is None and policy.own_work:
+        wanted += ("submitter",)  # about their own work; what it touches is looked at once it is known
     if deed == "vote":
         if actor.kind != "human":
             return not_human(actor.kind)
@@ -401,6 +430,10 @@ FLOORS: dict[Tier, ApprovalNeed] = {
     ),
 }  # fmt: skip
 """Below this no policy of a team goes. Expiry and window are bounds from above."""
+PAIR_FLOORS: dict[Tier, ApprovalNeed] = FLOORS | {
+    "T2": msgspec.structs.replace(FLOORS["T2"], self_ok=True),
+    "T3": msgspec.structs.replace(FLOORS["T3"], approvals=1),
+}
 SOLO_FLOORS: dict[Tier, ApprovalNeed] = {
     tier: ApprovalNeed(
         approvals=1, roles=(), expiry_ms=floor.expiry_ms, window_ms=floor.window_ms, typed=floor.typed,
@@ -410,21 +443,59 @@ SOLO_FLOORS: dict[Tier, ApprovalNeed] = {
 }  # fmt: skip
 
 
+_FLOORS_OF: dict[Mode, dict[Tier, ApprovalNeed]] = {"solo": SOLO_FLOORS, "pair": PAIR_FLOORS, "team": FLOORS}
+
+
 def floor_of(policy: Policy, tier: Tier) -> ApprovalNeed:
-    return (SOLO_FLOORS if policy.mode == "solo" else FLOORS)[tier]
+    return _FLOORS_OF[policy.mode][tier]
 
 
-def need(policy: Policy, tier: Tier, origin: Origin, scope: Scope = WHOLE, *, author: Kind = "human") -> ApprovalNeed:
+def is_own(policy: Policy, own: OwnedWork | None, author: Party, requester: str, origin: Origin) -> bool:
+    """True when a plan is its author's own affair: a person thought it out, for themselves, and by the policy they may
+    do all of it with their own work. An owner who is named by an account is the person whose account it is, where it
+    is one person's alone."""
+    rule = policy.own_work
+    if not rule or own is None or author.kind != "human" or origin in MACHINES:
+        return False
+    mine = subject_of(policy, author.subject, author.account)
+    return (
+        own.workloads <= min(rule.workloads, MAX_OWN)
+        and set(own.actions) <= set(rule.actions).intersection(OWN_ACTIONS)
+        and requester in ("", author.subject)
+        and mine == subject_of(policy, own.owner, own.owner)
+    )
+
+
+def need_of(policy: Policy, plan: Plan, scope: Scope) -> ApprovalNeed:
+    """The need of a plan that touches this."""
+    own = is_own(policy, plan.blast.own or None, plan.author, plan.requester, plan.origin)
+    return need(policy, plan.tier, plan.origin, scope, author=plan.author.kind, own=own)
+
+
+def need(
+    policy: Policy,
+    tier: Tier,
+    origin: Origin,
+    scope: Scope = WHOLE,
+    *,
+    author: Kind = "human",
+    own: bool = False,
+) -> ApprovalNeed:
     """The need of a plan of this tier: the strictest of the floor and of all rules that concern it. A plan that a
-    machine thought out or wrote cannot be approved by its author or requester, except in solo mode."""
+    machine thought out or wrote cannot be approved by its author or requester, except in solo mode. `own`: see
+    `is_own`; how it is confirmed is as for anybody's plan."""
     found = floor_of(policy, tier)
     machine = author != "human" or origin in MACHINES
     for rule in policy.rules:
         if rule.tier == tier and rule.scope.meets(scope):
-            own = origin in rule.self_ok and (policy.mode == "solo" or not machine)
-            found = stricter(found, _need_of(rule, own))
+            self_ok = origin in rule.self_ok and (policy.mode == "solo" or not machine)
+            found = stricter(found, _need_of(rule, self_ok))
     if machine and policy.mode != "solo":
         found = msgspec.structs.replace(found, self_ok=False)
+    if own:
+        return msgspec.structs.replace(
+            found, approvals=1, roles=(), signed=False, self_ok=True, groups=(), own=True
+        )  # fmt: skip
     return found
 
 
@@ -458,6 +529,7 @@ def stricter(a: ApprovalNeed, b: ApprovalNeed) -> ApprovalNeed:
         reason=a.reason or b.reason,
         self_ok=a.self_ok and b.self_ok,
         groups=tuple(sorted(set(a.groups) | set(b.groups), key=_by_name)),
+        own=a.own and b.own,
     )
 
 
@@ -489,6 +561,12 @@ def why_not_counted(
     held = roles(policy, actor, scope, owner=owner)
     if vote.verdict == "reject":
         return "" if held.intersection(need.roles or ("operator", "approver")) else "has no role that may vote on this"
+    if need.own:
+        # Its owner asks for it: whoever acts here may say yes to that.
+        wanted: tuple[Role, ...] = ("operator",)
+        if subject == subject_of(policy, author.subject, author.account):
+            held, wanted = somewhere(policy, actor, owner=owner), ("submitter", "operator")
+        return "" if held.intersection(wanted) else f"is not {_either(wanted)}"
     missing = [role for role in need.roles if role not in held]
     if missing:
         return f"is not {_either(missing)} for everything this touches"
@@ -588,6 +666,8 @@ def _one(a: Vote, b: Vote) -> bool:
 
 
 def _wanted(need: ApprovalNeed, groups: Sequence[tuple[ApproverGroup, int]]) -> str:
+    if need.own:
+        return "its author, whose work it is, or an operator"
     who = " and ".join(need.roles) or "operator"
     others = "" if need.self_ok else ", neither its author nor who asked for it"
     signed = ", signed with their own key" if need.signed else ""
@@ -683,7 +763,7 @@ class PolicyChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     text: str = ""
     """The file."""
     built_in: str = ""
-    """"team" or "solo": its rules and limits, for the people, services, freezes and channels that are there."""
+    """"solo", "pair" or "team": its rules and limits, for the people, services, freezes and channels that are there."""
     signed: Signed | None = None
     """Over kind "policy", the new version as revision, the new digest, and "propose" as verdict."""
 
@@ -736,6 +816,12 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     change_need: str
     """What putting another policy in force needs."""
+    own_work: str = ""
+    """What owners may do alone with their own work; empty: nothing."""
+    alone: tuple[tuple[str, str], ...] = ()
+    """(what is done, what it needs besides the asker), for whoever asks, as `starting_points.asked` finds."""
+    unchosen: bool = False
+    """Nobody has chosen a policy for this cell yet."""
     candidates: tuple[Candidate, ...]
     text: str
     """The file it came from; of one that is built in, a file that says the same."""

@@ -106,6 +106,8 @@ def facts_of(plan: Plan) -> dict[str, Any]:
         "author": plan.author, "requester": plan.requester, "origin": plan.origin, "tier": plan.tier,
         "scope": scope_of(plan.steps),
     }  # fmt: skip
+    if plan.blast.own:
+        facts["own"] = plan.blast.own
     found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(facts))
     return found
 

@@ -37,6 +37,7 @@ from runbooks.plans.typed_plan import (
     Blast,
     Effect,
     Limits,
+    OwnedWork,
     Request,
     Simulated,
     Step,
@@ -394,6 +395,8 @@ class Composed(msgspec.Struct, frozen=True, kw_only=True):
     simulated: Simulated
     words: RevisionText
     scope: Scope
+    own: OwnedWork | None = None
+    """None: it touches anything else than the work of one known person."""
 
 
 def compose(engine: Engine, request: Request, needed: Callable[[Engine, Act], Act | None] | None = None) -> Composed:
@@ -448,6 +451,7 @@ def compose(engine: Engine, request: Request, needed: Callable[[Engine, Act], Ac
             why_tier=(*dict.fromkeys(why), *raised_whole),
         ),
         scope=scope_of(steps),
+        own=owned_by_one(steps),
     )
 
 
@@ -609,6 +613,16 @@ def title_of(steps: list[Step]) -> str:
 def way_back(steps: list[Step]) -> str:
     """The ways back of the plan in a sentence, the last step first."""
     return "; then ".join(dict.fromkeys(wording.inverse(step.act, step.shown) for step in reversed(steps)))
+
+
+def owned_by_one(steps: Sequence[Step]) -> OwnedWork | None:
+    """The work that the steps touch, where all of it is known to be one person's."""
+    touched = [target for step in steps for target in (*step.shown, *step.stops)]
+    owners = {target.owner or "" for target in touched}
+    if len(owners) != 1 or "" in owners or any(catalogue.find(step.act.action).kind != "workload" for step in steps):
+        return None
+    actions = tuple(dict.fromkeys(step.act.action for step in steps))
+    return OwnedWork(owner=owners.pop(), actions=actions, workloads=len({target.id for target in touched}))
 
 
 def scope_of(steps: Sequence[Step]) -> Scope:

@@ -30,7 +30,7 @@ from runbooks.gate.policy_versions import Policies, kept_signature, used_nonce
 from runbooks.gate.proposal_status import ProposalStatus
 from runbooks.gate.store import REVIEW, VOTE, Outbox, ProposalRow
 from runbooks.plans import typed_plan
-from runbooks.plans.identity import OWNER, Actor, Scope, Signed
+from runbooks.plans.identity import OWNER, TCP, Actor, Scope, Signed
 from runbooks.plans.typed_plan import Plan, Review
 
 if TYPE_CHECKING:
@@ -375,13 +375,21 @@ def admit(engine: Engine, gate: Gate, actor: Actor, command: AnyCommand) -> Rece
     if isinstance(command, Submit):
         gate.refuse_unless(actor, "submit", touched_by(command, outside=not engine.decides))
         check_commands(engine, actor, command)
-        return engine.command(command)
+        return engine.command(owned(actor, command))
     gate.refuse_unless(actor, "configure")
 
     def beside(connection: Connection) -> None:
         gate.audit.append(connection, "config.changed", actor, data=definition_record(command))
 
     return engine.command(command, beside=beside)
+
+
+def owned(actor: Actor, command: Submit) -> Submit:
+    """The submission as its caller's, whatever it says itself. It is nobody's where nobody proved who they are, where a
+    service submits, and where a fleet does so for others."""
+    known = actor.kind == "human" and (actor.account != TCP or actor.signed)
+    by_fleet = any(BY_TAG in spec.tags for spec in command.workloads)
+    return msgspec.structs.replace(command, owner=actor.subject if known and not by_fleet else "")
 
 
 def touched_by(command: Submit, *, outside: bool = False) -> Scope:
@@ -432,7 +440,7 @@ def admit_all(
             answers.append(error)
             continue
         answers.append(None)
-        allowed.append(command)
+        allowed.append(owned(actor, command))
     if not allowed:
         return [answer for answer in answers if answer is not None]
 

@@ -29,8 +29,10 @@ from engine.model.errors import SpecError
 from engine.model.quantities import usd
 from runbooks.gate.approval_policy import (
     HOUR_MS,
+    MODES,
     ApprovalNeed,
     Caller,
+    OwnWork,
     Person,
     Policy,
     PolicyCheck,
@@ -47,6 +49,7 @@ from runbooks.gate.approval_policy import (
 )
 from runbooks.gate.policy_files import listing, notes
 from runbooks.gate.run_limits import Freeze, PolicyLimits, holds
+from runbooks.gate.starting_points import asked
 from runbooks.plans.amounts import span
 from runbooks.plans.identity import OWNER, TOKEN, WHOLE, Actor, Scope
 from runbooks.plans.keys import public_key
@@ -100,8 +103,8 @@ def changes(old: Policy, new: Policy) -> tuple[PolicyDifference, ...]:
     """The differences between two policies, in words made from the policies alone."""
     found: list[PolicyDifference] = []
     if old.mode != new.mode:
-        text = "one person may approve everything: no two-person rule" if new.mode == "solo" else "a two-person rule"
-        found.append(PolicyDifference(text=f"mode {old.mode} -> {new.mode}: {text}", loosens=new.mode == "solo"))
+        milder = MODES.index(new.mode) < MODES.index(old.mode)
+        found.append(PolicyDifference(text=f"mode {old.mode} -> {new.mode}: {_MODE_WORDS[new.mode]}", loosens=milder))
     _people(old, new, found)
     was_needed, needed = change_need(old), change_need(new)
     if was_needed != needed:
@@ -110,6 +113,7 @@ def changes(old: Policy, new: Policy) -> tuple[PolicyDifference, ...]:
         found.append(PolicyDifference(text=text, loosens=stricter(was_needed, needed) != needed))
     _rules(old, new, found)
     _limits(old.limits, new.limits, found)
+    _own_work(old.own_work or None, new.own_work or None, found)
     was, now = {f.name: f for f in old.freezes}, {f.name: f for f in new.freezes}
     found += (PolicyDifference(text=f"freeze {how}", loosens=name in was) for name, how in _changed(was, now))
     had, has = {s.id: s for s in old.services}, {s.id: s for s in new.services}
@@ -125,6 +129,33 @@ def changes(old: Policy, new: Policy) -> tuple[PolicyDifference, ...]:
         names = sorted(dict(set(old.channels) ^ set(new.channels)))
         found.append(PolicyDifference(text=f"channels {', '.join(names)} change", loosens=bool(gone)))
     return tuple(found)
+
+
+_MODE_WORDS = {
+    "solo": "one person may approve everything: no two-person rule",
+    "pair": "one person disrupts under their own key, two agree on what is hard to undo",
+    "team": "a two-person rule",
+}
+
+
+def _own_work(was: OwnWork | None, now: OwnWork | None, found: list[PolicyDifference]) -> None:
+    if was == now:
+        return
+    looser = now is not None and (
+        was is None
+        or not set(now.actions) <= set(was.actions)
+        or now.workloads > was.workloads
+        or now.workloads_per_hour > was.workloads_per_hour
+    )
+    text = f"owners alone may do with their own work: {own_work_words(now) or 'nothing'}"
+    found.append(PolicyDifference(text=text, loosens=looser))
+
+
+def own_work_words(rule: OwnWork | None) -> str:
+    """As in "cancel, hold; 50 workloads at once, 200 an hour"; empty for none."""
+    if rule is None:
+        return ""
+    return f"{', '.join(rule.actions)}; {rule.workloads:,} workloads at once, {rule.workloads_per_hour:,} an hour"
 
 
 def _people(old: Policy, new: Policy, found: list[PolicyDifference]) -> None:
@@ -349,12 +380,12 @@ def need_of_change(policy: Policy, owner: str = OWNER) -> str:
     return "the admin alone: there is nobody else" if needed.self_ok else needed.words()
 
 
-def view_of(policies: Policies) -> PolicyView:
-    """The policy in force, and those that wait for votes."""
-    return policies.looked(lambda connection: _view(policies, connection))
+def view_of(policies: Policies, actor: Actor) -> PolicyView:
+    """The policy in force, what it lets the asker do alone, and those that wait for votes."""
+    return policies.looked(lambda connection: _view(policies, connection, actor))
 
 
-def _view(policies: Policies, connection: Connection) -> PolicyView:
+def _view(policies: Policies, connection: Connection, actor: Actor) -> PolicyView:
     policy = policies.current(connection)
     newest = connection.execute(select(VERSION.c.at_ms, VERSION.c.by).order_by(VERSION.c.seq.desc()).limit(1)).first()
     return PolicyView(
@@ -373,6 +404,9 @@ def _view(policies: Policies, connection: Connection) -> PolicyView:
         freezes=freezes_now(policies, connection, policies.clock()),
         notes=notes(policy),
         change_need=need_of_change(policy, policies.owner),
+        own_work=own_work_words(policy.own_work or None),
+        alone=tuple(asked(policy, actor, policies.owner)),
+        unchosen=not policies.is_chosen(connection),
         candidates=policies.candidates(connection),
         text=policies.text(connection),
     )
@@ -404,7 +438,7 @@ def limits_words(limits: PolicyLimits) -> tuple[tuple[str, str], ...]:
 
 def need_words(need: ApprovalNeed) -> str:
     """A need in one line."""
-    own = "the author's own vote is enough" if need.self_ok else "not by the author or the requester"
+    own = "the author's own vote is enough" if need.self_ok or need.own else "not by the author or the requester"
     votes = "1 vote" if need.approvals == 1 else f"{need.approvals} votes"
     parts = [f"{votes} of {' and '.join(need.roles) or 'operator'}", own]
     parts += [f"{group.approvals} of {group.name} ({', '.join(group.people)})" for group in need.groups]

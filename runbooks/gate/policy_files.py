@@ -15,7 +15,7 @@ A value that is left out is that of the built-in policy of the file's mode. docs
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -27,14 +27,17 @@ from engine.model.errors import NotFoundError, SpecError
 from engine.model.quantities import duration_ms, money_microusd
 from engine.model.specs import check_id
 from runbooks.gate.approval_policy import (
+    BUILT_IN,
+    MAX_OWN,
+    OWN_ACTIONS,
     OWN_SERVICE,
     SERVICE_ROLES,
-    SOLO,
-    TEAM,
     ApprovalNeed,
     ApproverGroup,
     BreakGlass,
     Grant,
+    Mode,
+    OwnWork,
     Person,
     Policy,
     PolicyView,
@@ -56,8 +59,10 @@ ACCOUNT = re.compile(
     r"tcp|unix:(?:0|[1-9][0-9]{0,9})"
     r"|cert:[A-Za-z0-9](?:[A-Za-z0-9._@-]{0,62}[A-Za-z0-9])?"
     r"|slack:[A-Z0-9]{1,32}/[A-Z0-9]{1,32}"
+    r"|slurm:[A-Za-z_][A-Za-z0-9_.-]{0,31}"
     r"|oidc:https?://[a-z0-9.-]+(?::[0-9]{1,5})?(?:/[A-Za-z0-9._~/-]{0,200})?#[!-~]{1,255}"
 )
+_PERCENT = re.compile(r"([0-9]{1,2})(?:\.([0-9]))?%", re.ASCII)
 RESERVED = frozenset((
     "all", "any", "anybody", "anyone", "everybody", "everyone", "nobody", "none", "person", "service", "system", "tcp",
     "unix", "owner", "muster", "llm",
@@ -114,6 +119,8 @@ class _Rule(msgspec.Struct, forbid_unknown_fields=True):
 
 class _Limits(msgspec.Struct, forbid_unknown_fields=True):
     executions_per_hour: dict[Tier, int] = {}
+    nodes: int | str | None = None
+    gpus: int | str | None = None
     nodes_permille: int | None = None
     nodes_least: int | None = None
     gpus_permille: int | None = None
@@ -140,7 +147,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     schema: Literal["muster-policy/v1"]
     name: str
     version: int
-    mode: Literal["team", "solo"] = "team"
+    mode: Mode = "team"
     people: tuple[_Person, ...] = ()
     services: tuple[_Service, ...] | None = None
     approvals: tuple[_Rule, ...] = ()
@@ -148,6 +155,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     freezes: tuple[_Freeze, ...] = ()
     break_glass: BreakGlass | None = None
     channels: dict[str, str] = {}
+    own_work: OwnWork | Literal["none"] | msgspec.UnsetType = msgspec.UNSET
 
 
 def read_policy(data: bytes, name: str) -> Policy:
@@ -157,7 +165,8 @@ def read_policy(data: bytes, name: str) -> Policy:
 
 
 def _policy(file: _File) -> Policy:
-    base = SOLO if file.mode == "solo" else TEAM
+    base = BUILT_IN[file.mode]
+    own_work = base.own_work if file.own_work is msgspec.UNSET else file.own_work
     return Policy(
         name=file.name,
         version=file.version,
@@ -169,6 +178,7 @@ def _policy(file: _File) -> Policy:
         freezes=tuple(_freeze(freeze, f"freezes[{i}]") for i, freeze in enumerate(file.freezes)),
         break_glass=base.break_glass if file.break_glass is None else file.break_glass,
         channels=tuple(sorted(file.channels.items())),
+        own_work=msgspec.UNSET if own_work == "none" else own_work,
     )
 
 
@@ -230,12 +240,30 @@ def _limits(base: PolicyLimits, given: _Limits) -> PolicyLimits:
         value = getattr(given, field, None)
         if field != "executions_per_hour" and value is not None:
             changed[field] = value
+    for what in ("nodes", "gpus"):
+        changed |= _share_or_number(what, getattr(given, what), changed)
     if given.cost_usd_hour is not None:
         try:
             changed["cost_microusd_hour"] = money_microusd(given.cost_usd_hour)
         except ValueError as error:
             raise SpecError("limits.cost_usd_hour", str(error), "") from None
     return msgspec.structs.replace(base, **changed)
+
+
+def _share_or_number(what: str, given: int | str | None, besides: Mapping[str, object]) -> dict[str, int]:
+    """`nodes: 10%` is a share of each pool, rounded down, and never below one; `nodes: 3` is that many of each pool.
+    So are `gpus` of the cell, where a share stays above the least number of the built-in policy."""
+    if given is None:
+        return {}
+    where, share, least = f"limits.{what}", f"{what}_permille", f"{what}_least"
+    if share in besides or least in besides:
+        raise SpecError(where, f"is given besides {share} or {least}", "Give one of the two")
+    if isinstance(given, int):
+        return {share: 0, least: given}
+    found = _PERCENT.fullmatch(given)
+    if found is None:
+        raise SpecError(where, f"{given[:20]!a} is neither a share nor a number", "Write 10% or 3")
+    return {share: int(found[1]) * 10 + int(found[2] or 0)} | ({least: 1} if what == "nodes" else {})
 
 
 def _freeze(given: _Freeze, where: str) -> FreezeSpec:
@@ -267,6 +295,7 @@ def check_policy(policy: Policy) -> Policy:
     for i, rule in enumerate(policy.rules):
         _check_rule(policy, rule, f"approvals, {rule.tier}{'' if i < len(TIERS) else ' on part of the cell'}")
     _check_limits(policy.limits)
+    _check_own_work(policy)
     _check_freezes(policy.freezes)
     _check_channels(policy)
     return policy
@@ -415,6 +444,18 @@ def _check_limits(limits: PolicyLimits) -> None:
         raise SpecError("limits.cost_usd_hour", "is out of range", "Give an amount in USD")
 
 
+def _check_own_work(policy: Policy) -> None:
+    rule = policy.own_work
+    if not rule:
+        return
+    odd = sorted(set(rule.actions) - set(OWN_ACTIONS))
+    if odd:
+        raise SpecError("own_work.actions", f"{odd[0]} is not for owners alone", f"Give some of {listing(OWN_ACTIONS)}")
+    for name, least in (("workloads", 1), ("workloads_per_hour", rule.workloads)):
+        if not least <= getattr(rule, name) <= MAX_OWN:
+            raise SpecError(f"own_work.{name}", "is out of range", f"Give {least:,} to {MAX_OWN:,}")
+
+
 def _check_freezes(freezes: tuple[FreezeSpec, ...]) -> None:
     _check_count(freezes, MAX_RULES, "freezes")
     _check_distinct(((freeze.name, "") for freeze in freezes), "freezes")
@@ -467,7 +508,8 @@ def _check_accounts(accounts: tuple[str, ...], where: str) -> None:
             raise SpecError(
                 where,
                 f"{account[:40]!a} is not an account",
-                "Write unix:1000, the number of `id -u`, cert:NAME, oidc:ISSUER#SUBJECT, slack:TEAM/USER, or tcp",
+                "Write unix:1000, the number of `id -u`, cert:NAME, oidc:ISSUER#SUBJECT, slack:TEAM/USER, slurm:USER, "
+                "or tcp",
             )
     if len(set(accounts)) < len(accounts):
         raise SpecError(where, "has an account twice", "Give it once")
@@ -508,7 +550,7 @@ def _check_count(given: Any, most: int, where: str) -> None:
         raise SpecError(where, f"has {len(given):,}", f"At most {most}")
 
 
-def listing(names: list[str]) -> str:
+def listing(names: Sequence[str]) -> str:
     """As in "alice, bob and carol"."""
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
@@ -520,7 +562,8 @@ def notes(policy: Policy) -> tuple[str, ...]:
         return ("It names nobody: the account that owns the engine's process is operator, approver and admin.",)
     voters = [p for p in policy.people if "approver" in p.roles and (p.keys or policy.mode == "solo")]
     for rule in policy.rules[: len(TIERS)]:
-        if rule.tier in ("T2", "T3") and policy.mode != "solo" and len(voters) < rule.approvals + 1:
+        others = rule.approvals + ("person" not in rule.self_ok)
+        if rule.tier in ("T2", "T3") and policy.mode != "solo" and len(voters) < others:
             found.append(
                 f"{rule.tier} needs {rule.approvals} approvers with a key besides its author, and there "
                 f"{'is' if len(voters) == 1 else 'are'} {len(voters)}: an approver's own plan could not be approved."
@@ -590,6 +633,7 @@ def text_of(policy: Policy) -> str:
         "freezes": [_freeze_lines(freeze) for freeze in policy.freezes],
         "break_glass": msgspec.to_builtins(policy.break_glass),
         "channels": dict(policy.channels),
+        "own_work": msgspec.to_builtins(policy.own_work) if policy.own_work else "none",
     }  # fmt: skip
     return _text({key: value for key, value in file.items() if value != []})
 
@@ -638,6 +682,8 @@ def _next(view: PolicyView) -> dict[str, Any]:
     """The file of the policy in force, one version up."""
     file: dict[str, Any] = load(view.text.encode(), "the policy in force")
     file["version"] = view.version + 1
+    if not view.own_work:
+        file.setdefault("own_work", "none")  # left out it would be that of a new policy
     return file
 
 

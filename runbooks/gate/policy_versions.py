@@ -93,11 +93,14 @@ class Policies:
         default: Policy = TEAM,
         *,
         owner: str = OWNER,
+        chosen: bool = False,
     ) -> None:
+        """`chosen`: whoever started the engine said that it shall be `default`, as with any other than TEAM."""
         self._engine = engine
         self._audit = audit
         self.clock = clock
         self._default = default
+        self._chosen = chosen or default is not TEAM
         self.owner = owner
         self._known = {policy.digest(): policy for policy in (default, *BUILT_IN.values())}
         self.authority = Authority()
@@ -162,6 +165,12 @@ class Policies:
         """The policy in force: by the records of how it came to be, and not by what is in the table of versions."""
         chain = self.authority.chain(self._prepared(connection))
         return self.get(connection, chain.policies[-1].digest) if chain.policies else self._default
+
+    def is_chosen(self, connection: Connection) -> bool:
+        """False while nobody has said which policy the cell shall have. Choosing one has no power of its own: it is a
+        change like any later one, by the votes that the policy in force asks for."""
+        chain = self.authority.chain(self._prepared(connection))
+        return self._chosen or any(each.voted for each in chain.policies[-1:])
 
     def why_not(
         self, connection: Connection, actor: Actor, deed: Deed, tier: Tier = "T0", scope: Scope | None = WHOLE

@@ -6,8 +6,9 @@ preconditions, freezes and limits still allow what was approved.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 from sqlalchemy import Connection, func, or_, select
@@ -39,6 +40,7 @@ from runbooks.plans.typed_plan import (
     Proposal,
     Sealed,
     Simulated,
+    Tier,
     VoteLine,
 )
 
@@ -51,6 +53,15 @@ MAX_LOOKED_BACK = 100
 """Plans that were carried out, the newest of which are looked at for what a plan takes back."""
 MAX_REMEMBERED = 1_000
 """Proposals that have ended, kept as they are shown."""
+
+
+class CountedPlan(NamedTuple):
+    """Another proposal, as far as it counts towards the limits of an hour."""
+
+    tier: Tier
+    state: str
+    author: str
+    blast: Blast
 
 
 class ProposalStatus:
@@ -68,13 +79,11 @@ class ProposalStatus:
 
     def _need(self, connection: Connection, plan: Plan, in_force: Policy) -> ApprovalNeed:
         scope = composition.scope_of(plan.steps)
-        found = approval_policy.need(in_force, plan.tier, plan.origin, scope, author=plan.author.kind)
+        found = approval_policy.need_of(in_force, plan, scope)
         if plan.policy_digest == in_force.digest():
             return found
         was = self._policies.get(connection, plan.policy_digest)
-        return approval_policy.stricter(
-            found, approval_policy.need(was, plan.tier, plan.origin, scope, author=plan.author.kind)
-        )
+        return approval_policy.stricter(found, approval_policy.need_of(was, plan, scope))
 
     def votes(self, connection: Connection, row: ProposalRow) -> list[Vote]:
         """The votes on the present revision, in the order given. Votes on another plan do not count."""
@@ -152,33 +161,88 @@ class ProposalStatus:
     ) -> tuple[str, ...]:
         """The limits that it would exceed, counted over what runs, what is approved and what was executed within the
         hour, by the tighter of the policy in force and its own; each with the rule's name. What those touched already
-        counts once: taking a plan back needs no second share of the hour. `of_author`: also how much one may
-        propose."""
+        counts once: taking a plan back needs no second share of the hour. What somebody does with their own work counts
+        for them alone. `of_author`: also how much one may propose."""
         in_force = self._policies.current(connection)
         most = in_force.limits
         if plan.policy_digest != in_force.digest():
             most = run_limits.tighter(most, self._policies.get(connection, plan.policy_digest).limits)
-        factor = in_force.break_glass.factor if row.breakglass else 1
-        executions, blasts = self._hour(connection, row, now_ms)
-        more = composition.added(blasts, plan.blast)
-        broken = run_limits.over(most, _usage(executions, blasts), plan.tier, more, self._size(), factor=factor)
-        rules = [f"{one.words} ({one.rule})" for one in broken]
+        rules = [] if self.need(connection, plan).own else self._over(connection, row, plan, in_force, most, now_ms)
+        if own := plan.blast.own:
+            done = self._of_own(connection, row, now_ms)
+            allowed = in_force.own_work.workloads_per_hour if in_force.own_work else 0
+            if done + own.workloads > allowed:
+                words = f"{done:,} workloads of their own this hour and {own.workloads:,} more, at most {allowed:,}"
+                rules.append(f"{words} (own_work.workloads_per_hour)")
         if of_author:
             proposed = self._proposed(connection, row, now_ms)
             if proposed >= most.proposals_per_author_hour:
                 rules.append(f"{proposed:,} proposals of {row.author} this hour (limits.proposals_per_author_hour)")
         return tuple(rules)
 
-    def _hour(self, connection: Connection, row: ProposalRow, now_ms: int) -> tuple[ByTier, list[Blast]]:
+    def _over(
+        self,
+        connection: Connection,
+        row: ProposalRow,
+        plan: Plan,
+        in_force: Policy,
+        most: run_limits.PolicyLimits,
+        now_ms: int,
+    ) -> list[str]:
+        others = [other for other in self._hour(connection, row, now_ms) if not other.blast.own]
+        executions = ByTier(**{tier: sum(other.tier == tier for other in others) for tier in TIERS})
+        size = self._size()
+        blasts, out = [other.blast for other in others], [self._still_out(other) for other in others]
+        small = run_limits.at_a_time(most, size)
+
+        def by_pool(hour: Blast, now: Blast) -> tuple[tuple[str, int], ...]:
+            return (
+                *(each for each in hour.nodes if each[0] not in small),
+                *(each for each in now.nodes if each[0] in small),
+            )
+
+        nodes = by_pool(composition.total(blasts), composition.total(out))
+        used = msgspec.structs.replace(_usage(executions, blasts), nodes=nodes)
+        more = composition.added(blasts, plan.blast)
+        more = msgspec.structs.replace(more, nodes=by_pool(more, composition.added(out, plan.blast)))
+        factor = in_force.break_glass.factor if row.breakglass else 1
+        broken = run_limits.over(most, used, plan.tier, more, size, factor=factor)
+        return [f"{one.words} ({one.rule})" for one in broken]
+
+    def _hour(self, connection: Connection, row: ProposalRow, now_ms: int) -> list[CountedPlan]:
         """Other proposals that count towards the limits of the hour. A plan that was taken back counts too."""
         counts = or_(PROPOSAL.c.state.in_((*typed_plan.LIVE, "approved")), PROPOSAL.c.executed_ms > now_ms - HOUR_MS)
-        query = select(PROPOSAL.c.tier, PROPOSAL.c.blast).where(counts & (PROPOSAL.c.number != row.number))
-        executions = dict.fromkeys(TIERS, 0)
-        blasts = []
-        for tier, kept in connection.execute(query):
-            executions[tier] += 1
-            blasts.append(msgspec.json.decode(kept, type=Blast))
-        return ByTier(**executions), blasts
+        columns = (PROPOSAL.c.tier, PROPOSAL.c.state, PROPOSAL.c.author, PROPOSAL.c.blast)
+        query = select(*columns).where(counts & (PROPOSAL.c.number != row.number))
+        return [
+            CountedPlan(tier, state, author, msgspec.json.decode(kept, type=Blast))
+            for tier, state, author, kept in connection.execute(query)
+        ]
+
+    def own_allowed(self, connection: Connection, row: ProposalRow, in_force: Policy, more: int, now_ms: int) -> bool:
+        """True while the hour of its author has room for so many workloads of their own."""
+        rule = in_force.own_work
+        return bool(rule and self._of_own(connection, row, now_ms) + more <= rule.workloads_per_hour)
+
+    def _of_own(self, connection: Connection, row: ProposalRow, now_ms: int) -> int:
+        """Workloads of their own on which the same author acted within the hour, or is about to."""
+        mine = (other.blast.own for other in self._hour(connection, row, now_ms) if other.author == row.author)
+        return sum(own.workloads for own in mine if own)
+
+    def _still_out(self, other: CountedPlan) -> Blast:
+        """What a plan touched, without the nodes that are in service again now that it is done: what is mended and back
+        is in the way of nothing."""
+        blast = other.blast
+        if other.state not in ("verified", "rolled_back"):
+            return blast
+        back = {id_ for id_, _, _ in blast.named_nodes if target_readings.in_service(self._engine, id_)}
+        left = Counter(dict(blast.nodes))
+        left.subtract(pool for id_, pool, _ in blast.named_nodes if id_ in back)
+        return msgspec.structs.replace(
+            blast,
+            nodes=tuple(sorted(left.items())),
+            named_nodes=tuple(node for node in blast.named_nodes if node[0] not in back),
+        )
 
     def _size(self) -> Size:
         return Size(nodes=target_readings.pool_nodes(self._engine), gpu_milli=self._engine.state.capacity.totals[2])

@@ -193,7 +193,9 @@ class PolicyLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     executions_per_hour: ByTier = ByTier(T0=600, T1=240, T2=20, T3=3)
     nodes_permille: int = 50
     nodes_least: int = 1
-    """Nodes of a pool taken out of service: its share of the pool, or this if that is more."""
+    """Nodes of a pool taken out of service: its share of the pool, rounded down, within any hour; or, where this is
+    more, so many at a time: then a node that is in service again no longer counts, and no small pool is kept from the
+    rest of its maintenance."""
     gpus_permille: int = 100
     gpus_least: int = 16
     """GPUs whose work is stopped or that are taken out of use: their share of the cell's, or this if that is more."""
@@ -204,6 +206,15 @@ class PolicyLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     proposals_per_author_hour: int = 120
 
 
+PAIR_LIMITS = PolicyLimits(
+    executions_per_hour=ByTier(T0=1_000, T1=500, T2=60, T3=6),
+    nodes_permille=100,
+    nodes_least=2,
+    gpus_permille=150,
+    gpus_least=32,
+    workloads_per_hour=1_000,
+    proposals_per_author_hour=240,
+)
 SOLO_LIMITS = PolicyLimits(
     executions_per_hour=ByTier(T0=2_000, T1=1_000, T2=200, T3=20),
     nodes_permille=250,
@@ -221,7 +232,7 @@ class LimitUsage(msgspec.Struct, frozen=True, kw_only=True):
     executions: ByTier = ByTier()
     gpu_milli: int = 0
     nodes: tuple[tuple[str, int], ...] = ()
-    """(pool, nodes taken out of service)."""
+    """(pool, nodes taken out of service); of the pools that `at_a_time` names, those that are out of it now."""
     workloads: int = 0
     cost_microusd_hour: int = 0
 
@@ -242,23 +253,33 @@ class LimitViolation(msgspec.Struct, frozen=True, kw_only=True):
     words: str
 
 
+def at_a_time(limits: PolicyLimits, size: Size) -> frozenset[str]:
+    """Pools so small that their nodes are counted while they are out of service, and not by the hour."""
+    return frozenset(pool for pool, nodes in size.nodes.items() if _share(limits, nodes) < limits.nodes_least)
+
+
+def _share(limits: PolicyLimits, nodes: int) -> int:
+    return nodes * limits.nodes_permille // 1000
+
+
 def over(
     limits: PolicyLimits, used: LimitUsage, tier: Tier, planned: Blast, size: Size, *, factor: int = 1
 ) -> tuple[LimitViolation, ...]:
     """The limits that `planned` would exceed on top of what is used; `factor` widens them, for break-glass."""
     found: list[LimitViolation] = []
 
-    def check(rule: str, what: str, most: int, have: int, more: int, unit: int = 1) -> None:
+    def check(rule: str, what: str, most: int, have: int, more: int, unit: int = 1, when: str = "this hour") -> None:
         if more > 0 and have + more > most * factor:
-            words = f"{what}: {_shown(have, unit)} this hour and {_shown(more, unit)} more, at most "
+            words = f"{what}: {_shown(have, unit)} {when} and {_shown(more, unit)} more, at most "
             found.append(LimitViolation(rule=f"limits.{rule}", words=words + _shown(most * factor, unit)))
 
     executions = limits.executions_per_hour.of(tier)
     check("executions_per_hour", f"plans of {tier}", executions, used.executions.of(tier), 1)
-    gone = dict(used.nodes)
+    gone, small = dict(used.nodes), at_a_time(limits, size)
     for pool, nodes in planned.nodes:
-        most = max(limits.nodes_least, size.nodes.get(pool, 0) * limits.nodes_permille // 1000)
-        check("nodes", f"nodes of {pool} taken out of service", most, gone.get(pool, 0), nodes)
+        most = max(limits.nodes_least, _share(limits, size.nodes.get(pool, 0)))
+        when = "now" if pool in small else "this hour"
+        check("nodes", f"nodes of {pool} taken out of service", most, gone.get(pool, 0), nodes, when=when)
     gpus = max(limits.gpus_least * 1000, size.gpu_milli * limits.gpus_permille // 1000)
     check("gpus", "GPUs disturbed", gpus, used.gpu_milli, planned.gpu_milli, 1000)
     check("workloads", "workloads stopped or moved", limits.workloads_per_hour, used.workloads, planned.workloads)

@@ -221,10 +221,21 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """The autoscaler's settings."""
     was: str = ""
     """The priority class or the queue of a workload, where that is what changes."""
+    owner: str | msgspec.UnsetType = msgspec.UNSET
+    """Subject that submitted a workload. Left out where it is not known: so plans of before keep their digest."""
     keeps: tuple[tuple[str, str, int], ...] = ()
     """(node, pool, milli-GPU) that a reservation, once made, keeps from everyone else."""
     count: int = 0
     """Nodes of a pool, where its price is what changes."""
+
+
+class OwnedWork(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plan touches where it is the work of its author, and nothing else: see `approval_policy.OwnWork`."""
+
+    owner: str
+    actions: tuple[ActionName, ...]
+    workloads: int
+    """Targets, and what is stopped besides, each once."""
 
 
 class Blast(msgspec.Struct, frozen=True, kw_only=True):
@@ -246,6 +257,8 @@ class Blast(msgspec.Struct, frozen=True, kw_only=True):
     """(workload, milli-GPU counted for it)."""
     named_holds: tuple[tuple[str, str, int], ...] = ()
     """(workload, node, milli-GPU) that stopped work holds there: where the node counts, that does not count again."""
+    own: OwnedWork | msgspec.UnsetType = msgspec.UNSET
+    """Given where a plan is its author's own affair by the policy that it was made under."""
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,5 +22,7 @@ def view(text: Callable[[int, str], str], freezes: tuple[Freeze, ...]) -> Policy
         rules=(("T0", "1 vote of operator"), ("T2", "1 vote of approver")), limits=(("plans run", "20 of T2"),),
         services=("recommender",), channels=((text(3, "ops"), "log:"),), freezes=freezes,
         notes=(text(4, "One admin."),),
+        own_work="cancel, hold; 50 workloads at once, 200 an hour",
+        alone=(("what disrupts (requeue, drain)", "1 other approver, signed"),), unchosen=True,
         change_need="1 vote of admin", candidates=(waiting,), text="schema: muster-policy/v1\n",
     )  # fmt: skip

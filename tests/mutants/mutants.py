@@ -101,8 +101,22 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the author votes",
         "runbooks/gate/approval_policy",
-        *never("if subject == subject_of(policy, author.subject, author.account):"),
+        *never('if subject == subject_of(policy, author.subject, author.account):\n        return "is the author"'),
         ("policy",),
+    ),
+    Mutant(
+        "others' work is one's own",
+        "runbooks/gate/approval_policy",
+        "and mine == subject_of(policy, own.owner, own.owner)",
+        "and True",
+        ("own_work",),
+    ),
+    Mutant(
+        "a submission says whose it is",
+        "runbooks/gate/decisions",
+        'owner=actor.subject if known and not by_fleet else "")',
+        "owner=command.owner or actor.subject)",
+        ("own_work",),
     ),
     Mutant(
         "whoever asked for it votes",
@@ -150,15 +164,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a policy goes below the floors",
         "runbooks/gate/approval_policy",
-        'return (SOLO_FLOORS if policy.mode == "solo" else FLOORS)[tier]',
+        "return _FLOORS_OF[policy.mode][tier]",
         "return SOLO_FLOORS[tier]",
         ("policy",),
     ),
     Mutant(
         "the policy of the plan is forgotten",
         "runbooks/gate/proposal_status",
-        "return approval_policy.stricter(\n            found, approval_policy.need(was, plan.tier, plan.origin, scope,"
-        " author=plan.author.kind)\n        )",
+        "return approval_policy.stricter(found, approval_policy.need_of(was, plan, scope))",
         "return found",
         ("gate_rules",),
     ),
@@ -531,8 +544,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "on record the author votes",
         "runbooks/audit/verify",
-        *never('if vote.subject == _subject_of(policy, author["subject"], author["account"]):'),
+        *never('if vote.subject == _subject_of(policy, author["subject"], author["account"]):\n        return False'),
         ("authorisation",),
+    ),
+    Mutant(
+        "on record others' work is one's own",
+        "runbooks/audit/verify",
+        '== _subject_of(policy, own["owner"], own["owner"])',
+        "is not None",
+        ("own_work", "authorisation"),
     ),
     Mutant(
         "a row is not compared with its record",

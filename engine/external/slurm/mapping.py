@@ -553,8 +553,12 @@ def _total_gpus(counts: dict[str, int], kind: str) -> int:
     return sum(count for key, count in counts.items() if key.startswith(kind + ":"))
 
 
+OF_SLURM = ("user", "qos", "account")
+"""Tags that Slurm alone gives: whose a job is goes by them."""
+
+
 def _tags(job: Job) -> dict[str, str]:
-    given = {"user": job.user, "qos": job.qos, "account": job.account}
+    given = dict(zip(OF_SLURM, (job.user, job.qos, job.account), strict=True))
     return {key: value for key, value in given.items() if value}
 
 
@@ -568,7 +572,7 @@ def _as_wanted(spec: WorkloadSpec, wanted: WorkloadSpec, job: Job) -> WorkloadSp
         queue=wanted.queue if wanted.queue in asked_for else spec.queue,
         tenant=wanted.tenant or spec.tenant,
         team=wanted.team or spec.team,
-        tags=wanted.tags | spec.tags,
+        tags={key: value for key, value in wanted.tags.items() if key not in OF_SLURM} | spec.tags,
         estimate_ms=wanted.estimate_ms or spec.estimate_ms,
         checkpoint_interval_ms=wanted.checkpoint_interval_ms,
         checkpoint_cost_ms=wanted.checkpoint_cost_ms,

@@ -213,7 +213,7 @@ def test_nobody_approves_what_they_wrote_and_a_new_revision_has_no_votes(lab: La
 
 
 def test_one_person_counts_once_whatever_keys_and_connections_they_use(lab: Lab) -> None:
-    lab.client("sue").command(Submit(workloads=(gpu_job("first", tasks=4),)))
+    lab.loop.call(lambda engine: engine.command(Submit(workloads=(gpu_job("first", tasks=4),))))
     shown = lab.client("sue").propose(asks("cancel", ("first",)))
     assert (shown.tier, shown.needs) == ("T3", 2)
     assert lab.yes("alice", shown).state == "awaiting"

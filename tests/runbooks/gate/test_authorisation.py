@@ -33,11 +33,25 @@ from engine.model.errors import RefusedError
 from runbooks.audit import verify
 from runbooks.audit.log import record_table
 from runbooks.audit.verify import AUTHORISATION, GATE_TABLES, Trust, link
-from runbooks.gate.approval_policy import SOLO, ApproverGroup, Grant, Person, Policy, Rule, Vote, need, tally
+from runbooks.gate.approval_policy import (
+    MODES,
+    OWN_ACTIONS,
+    SOLO,
+    ApproverGroup,
+    Grant,
+    OwnWork,
+    Person,
+    Policy,
+    Rule,
+    Vote,
+    is_own,
+    need,
+    tally,
+)
 from runbooks.gate.policy_changes import VERSION, change_need
 from runbooks.gate.store import CONFIRMATION, PROPOSAL, VOTE
 from runbooks.plans.identity import Scope
-from runbooks.plans.typed_plan import TIERS, Origin, Party, Tier
+from runbooks.plans.typed_plan import TIERS, Origin, OwnedWork, Party, Tier
 from tests.support.team import public_key, team
 
 AUDIT_TABLES = ("audit_log", "audit_record", "audit_private", "audit_checkpoint", "audit_key")
@@ -390,6 +404,28 @@ def test_a_policy_whose_vote_was_forged_in_order_did_not_come_into_force(lived: 
         again.of["ben"].yes(cordon)
 
 
+def their_own(record: dict[str, Any]) -> None:
+    """It says that what is touched is the work of who asked."""
+    if record["type"] == "proposal.simulated":
+        record["data"]["of"]["own"] = {"owner": "person:ben", "actions": ["cancel"], "workloads": 1}
+
+
+@pytest.mark.about_files("the triggers of SQLite are dropped")
+def test_work_is_not_ones_own_because_the_records_say_so(lived: Lived) -> None:
+    """The plan that is voted on says whose it is, by whom the engine knows."""
+    shown = lived.gate.propose(lived.of["ben"].actor, asked("cancel", ["r0"]))
+    lived.gate.audit._told.clear()
+    forge(lived, 2, their_own)
+    again = gate_on(lived.engine, lived.clock, lived.folder)
+    with pytest.raises(RefusedError, match="does not count"):
+        again.gate.approve(again.of["ben"].actor, shown.id, shown.digest, "mine")
+    change(lived, f"UPDATE proposal SET state = 'approved', expires_ms = {shown.expires_ms + 10**9}")
+    with pytest.raises(RefusedError, match="the audit does not authorise it"):
+        again.gate.execute(again.of["ben"].actor, shown.id)
+    assert lived.engine.workload("r0").state == "running"
+    assert any("is not the plan that was voted on" in what for what in named(lived))
+
+
 # -- written before ---------------------------------------------------------------------------------------------------
 
 
@@ -435,10 +471,10 @@ ACCOUNTS = ("unix:2001", "unix:2002", "unix:2003", "unix:9", "tcp", "token:perso
 
 
 @st.composite
-def decided(draw: st.DrawFn) -> tuple[Policy, Tier, Party, str, Origin, Scope, list[Vote]]:
+def decided(draw: st.DrawFn) -> tuple[Policy, Tier, Party, str, Origin, Scope, list[Vote], OwnedWork]:
     """A policy, a plan and votes on it, of all kinds that there are."""
     scopes = st.sampled_from((Scope(), Scope(pools=("p",)), Scope(pools=("p", "q")), Scope(tenants=("t",))))
-    roles = st.lists(st.sampled_from(("operator", "approver", "admin")), unique=True).map(tuple)
+    roles = st.lists(st.sampled_from(("operator", "approver", "admin", "submitter")), unique=True).map(tuple)
     lines = {"ann": public_key("ann").line, "ben": public_key("ben").line, "cat": public_key("cat").line}
     people = tuple(
         Person(
@@ -459,7 +495,9 @@ def decided(draw: st.DrawFn) -> tuple[Policy, Tier, Party, str, Origin, Scope, l
         )
         for _ in range(draw(st.integers(0, 2)))
     )  # fmt: skip
-    policy = Policy(name="x", mode=draw(st.sampled_from(("team", "solo"))), people=people, rules=rules)
+    some = st.lists(st.sampled_from(OWN_ACTIONS), unique=True).map(tuple)
+    own_works = st.one_of(st.just(msgspec.UNSET), st.builds(OwnWork, actions=some, workloads=st.integers(1, 3)))
+    policy = Policy(name="x", mode=draw(st.sampled_from(MODES)), people=people, rules=rules, own_work=draw(own_works))
     author = Party(
         subject=draw(st.sampled_from(SUBJECTS)), kind=draw(st.sampled_from(("human", "service", "llm"))),
         account=draw(st.sampled_from(ACCOUNTS)), signed=draw(st.booleans()),
@@ -473,19 +511,25 @@ def decided(draw: st.DrawFn) -> tuple[Policy, Tier, Party, str, Origin, Scope, l
         for _ in range(draw(st.integers(0, 4)))
     ]  # fmt: skip
     requester = draw(st.sampled_from(("", *SUBJECTS)))
-    return policy, tier, author, requester, draw(origins), draw(scopes), votes
+    own = OwnedWork(
+        owner=draw(st.sampled_from(SUBJECTS)), actions=draw(some), workloads=draw(st.integers(1, 3))
+    )  # fmt: skip
+    return policy, tier, author, requester, draw(origins), draw(scopes), votes, own
 
 
 @settings(max_examples=examples(300), deadline=None)
 @given(decided())
 def test_the_verifier_counts_votes_as_the_gate_does(
-    case: tuple[Policy, Tier, Party, str, Origin, Scope, list[Vote]],
+    case: tuple[Policy, Tier, Party, str, Origin, Scope, list[Vote], OwnedWork],
 ) -> None:
-    policy, tier, author, requester, origin, scope, votes = case
-    body, by, touched = (json.loads(msgspec.json.encode(each)) for each in (policy, author, scope))
+    policy, tier, author, requester, origin, scope, votes, own = case
+    body, by, touched, theirs_alone = (json.loads(msgspec.json.encode(each)) for each in (policy, author, scope, own))
+    facts = {"author": by, "requester": requester, "origin": origin, "own": theirs_alone}
+    mine = is_own(policy, own, author, requester, origin)
+    assert verify.is_own(body, facts) == mine
     said = [verify.ProvenActor(vote.subject, vote.kind, vote.account, vote.key) for vote in votes]
-    needs = (need(policy, tier, origin, scope, author=author.kind), change_need(policy))
-    theirs = (verify.need_of(body, tier, origin, touched, author.kind), verify.change_need_of(body))
+    needs = (need(policy, tier, origin, scope, author=author.kind, own=mine), change_need(policy))
+    theirs = (verify.need_of(body, tier, origin, touched, author.kind, own=mine), verify.change_need_of(body))
     for ours, other_ in zip(needs, theirs, strict=True):
         counted = tally(policy, votes, author, requester, ours, scope, owner="unix:9")
         assert verify.missing_votes(body, "unix:9", said, by, requester, other_, touched) == counted.missing

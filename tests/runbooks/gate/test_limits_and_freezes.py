@@ -9,7 +9,7 @@ import pytest
 
 from engine.control import Engine
 from engine.model.errors import RefusedError
-from engine.model.specs import NodeState
+from engine.model.specs import NodeState, ReservationSpec
 from runbooks.gate.approval_gate import MAX_REVISIONS
 from runbooks.gate.run_limits import ByTier, FreezeSpec
 from runbooks.plans.identity import AuthRefused, Scope
@@ -96,6 +96,26 @@ def test_the_same_nodes_may_be_taken_out_again_within_the_hour_but_no_others(clo
     assert gate._engine.state.capacity.state.count(NodeState.READY) == 18
     with pytest.raises(RefusedError, match=r"2 this hour and 1 more, at most 2 \(limits\.nodes\)"):
         cordon(ann, "n2")
+
+
+def test_a_small_pool_is_maintained_node_by_node_within_the_hour(clock: Clock) -> None:
+    """One of four at a time, by however many proposals: what is in service again is in the way of nothing, and what is
+    kept for a reservation is not in service."""
+    engine = Engine.open(None, cell=nodes_of(4))
+    ann = members(team_gate(Watched(engine), clock, limited(nodes_permille=100)))["ann"]
+    for node in ("n0", "n1", "n2"):
+        waits = cordon(ann, node, start="asked")
+        assert ann.yes(waits).state == "approved"
+        with pytest.raises(RefusedError, match=r"1 now and 1 more, at most 1 \(limits\.nodes\)"):
+            cordon(ann, "n3")
+        ann.gate.execute(ann.actor, waits.id)
+        with pytest.raises(RefusedError, match=r"1 now and 1 more, at most 1"):
+            cordon(ann, "n3")
+        ann.yes(ann.propose("uncordon", [node]))
+    ends = ReservationSpec(name="keep", nodes=("n0",), start_ms=engine.now_ms + HOUR, end_ms=engine.now_ms + 2 * HOUR)
+    ann.yes(ann.propose("reserve", ["keep"], reservation=ends))
+    with pytest.raises(RefusedError, match=r"1 now and 1 more, at most 1"):
+        cordon(ann, "n3")
 
 
 def test_the_tighter_of_the_policy_of_then_and_of_now_counts(clock: Clock) -> None:

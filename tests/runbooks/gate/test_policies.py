@@ -27,7 +27,7 @@ from runbooks.gate.approval_policy import (
 from runbooks.gate.policy_changes import NONCE, VERSION, caller_of, change_need, changes, check, two_people, view_of
 from runbooks.gate.policy_versions import Policies
 from runbooks.gate.run_limits import FreezeSpec
-from runbooks.plans.identity import OWNER, TCP, Actor, AuthRefused, Scope, Signed
+from runbooks.plans.identity import OWNER, TCP, THIS_ACCOUNT, Actor, AuthRefused, Scope, Signed
 from runbooks.plans.keys import signed_by
 from tests.support.people import ALICE, BOB, CAROL, DAVE, ERIN, FAITH, NOW_MS, OTTO, actor, key_of, person, sign, team
 
@@ -243,7 +243,7 @@ def test_one_that_came_second_falls(cell: Cell) -> None:
     with pytest.raises(RefusedError, match="superseded"):
         cell.vote(DAVE, second)
     assert cell.current.version == 2
-    assert view_of(cell.policies).candidates == ()
+    assert view_of(cell.policies, THIS_ACCOUNT).candidates == ()
 
 
 def test_one_made_for_another_built_in_policy_falls() -> None:
@@ -258,7 +258,7 @@ def test_what_waits_too_long_expires_also_when_the_clock_is_set_back(cell: Cell)
     made = cell.propose(DAVE, text_of(*STAFF, version=2))
     for moved in (24 * HOUR, -HOUR):
         cell.clock.now_ms = NOW_MS + moved
-        assert view_of(cell.policies).candidates == ()
+        assert view_of(cell.policies, THIS_ACCOUNT).candidates == ()
         with pytest.raises(RefusedError, match="expired"):
             cell.vote(ERIN, made)
     assert cell.current.version == 1
@@ -492,7 +492,7 @@ def test_the_product_says_what_its_two_person_rule_is_worth() -> None:
 def test_a_view_shows_what_counts_and_hides_the_secrets_of_addresses() -> None:
     cell = Cell()
     cell.settle(*STAFF, more='channels: {ops: "webhook:https://example.com/hook/s3cret?token=abc"}')
-    view = view_of(cell.policies)
+    view = view_of(cell.policies, THIS_ACCOUNT)
     assert view.channels == (("ops", "webhook:https://example.com/…"),)
     assert view.people[0][:3] == ("alice", "operator, approver", "unix:2001")
     assert [tier for tier, _ in view.rules] == ["T0", "T0 of a machine", "T1", "T1 of a machine", "T2", "T3"]
