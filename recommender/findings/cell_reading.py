@@ -51,7 +51,7 @@ class QuotaLack(NamedTuple):
     """Unused capacity of the cell, in the resource."""
 
 
-class WaitingLot(NamedTuple):
+class WaitingKind(NamedTuple):
     """Like workloads of one queue, tenant and priority that wait."""
 
     ids: tuple[str, ...]
@@ -142,7 +142,7 @@ class RetryGroup(NamedTuple):
 class CellReading(NamedTuple):
     version: int
     now_ms: int
-    lots: tuple[WaitingLot, ...]
+    lots: tuple[WaitingKind, ...]
     idle_nodes: dict[int, IdleNode]
     """By row."""
     reservations: dict[str, IdleReservation]
@@ -242,7 +242,7 @@ def idle_reservations(state: State, now_ms: int) -> dict[str, IdleReservation]:
 # -- what waits -------------------------------------------------------------------------------------------------------
 
 
-def _lots(engine: Engine, out: list[int], kept: dict[str, IdleReservation]) -> list[WaitingLot]:
+def _lots(engine: Engine, out: list[int], kept: dict[str, IdleReservation]) -> list[WaitingKind]:
     state, now_ms = engine.state, engine.now_ms
     w = state.workloads
     queued = np.flatnonzero(view(w.state) == WorkloadState.QUEUED)
@@ -264,11 +264,11 @@ def _lots(engine: Engine, out: list[int], kept: dict[str, IdleReservation]) -> l
     return [_lot(engine, rows, facts, waiting_in) for rows in lots]
 
 
-def _lot(engine: Engine, rows: Ints, facts: _ShapeFacts, waiting_in: set[int]) -> WaitingLot:
+def _lot(engine: Engine, rows: Ints, facts: _ShapeFacts, waiting_in: set[int]) -> WaitingKind:
     state, row = engine.state, int(rows[0])
     w = state.workloads
     cls, token = w.class_at(row), engine.reader.explainer.token(row)
-    lot = WaitingLot(
+    lot = WaitingKind(
         ids=_ids(state, rows[:MAX_NAMED].tolist()),
         count=len(rows),
         queue=state.queues.specs[w.queue[row]].name,

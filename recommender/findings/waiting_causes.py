@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from engine.model.quantities import counted, lasting, shortlist, whole
-from recommender.findings.cell_reading import ROOM, CellReading, PoolState, QuotaLack, WaitingLot
+from recommender.findings.cell_reading import ROOM, CellReading, PoolState, QuotaLack, WaitingKind
 from recommender.findings.suggestions import CPUS_OF_A_GPU, MAX_TARGETS, Benefit, Evidence, Expected, Suggestion
 
 FORGOTTEN_MS = 10 * 60_000
@@ -26,7 +26,7 @@ def out_of_service(reading: CellReading) -> list[Suggestion]:
     forgotten = {
         row: node for row, node in reading.idle_nodes.items() if reading.now_ms - node.since_ms >= FORGOTTEN_MS
     }
-    helped: list[WaitingLot] = []
+    helped: list[WaitingKind] = []
     useful: dict[int, int] = {}
     """Row -> tasks that it would take at most."""
     for lot in reading.lots:
@@ -154,14 +154,14 @@ def flooded(reading: CellReading) -> list[Suggestion]:
 
 def misquota(reading: CellReading) -> list[Suggestion]:
     """One for each queue whose work waits for quota beside neighbours with idle quota, where nodes have room."""
-    stuck: dict[str, list[WaitingLot]] = defaultdict(list)
+    stuck: dict[str, list[WaitingKind]] = defaultdict(list)
     for lot in reading.lots:
         if lot.lack is not None and lot.wait_ms > QUOTA_WAIT_MS:
             stuck[lot.queue].append(lot)
     return [_misquota(reading, queue, lots) for queue, lots in stuck.items()]
 
 
-def _misquota(reading: CellReading, queue: str, lots: list[WaitingLot]) -> Suggestion:
+def _misquota(reading: CellReading, queue: str, lots: list[WaitingKind]) -> Suggestion:
     lack = lots[0].lack
     assert lack is not None
     count, longest = sum(lot.count for lot in lots), max(lot.wait_ms for lot in lots)
@@ -211,7 +211,7 @@ def _limit_of(reading: CellReading, lack: QuotaLack, more: int, word: str) -> tu
 
 def never_fits(reading: CellReading) -> list[Suggestion]:
     """One for each queue and cause of work that cannot start in this cell as it is."""
-    found: dict[tuple[str, str], list[WaitingLot]] = defaultdict(list)
+    found: dict[tuple[str, str], list[WaitingKind]] = defaultdict(list)
     for lot in reading.lots:
         if lot.never:
             found[lot.queue, lot.never].append(lot)
@@ -251,7 +251,7 @@ def never_fits(reading: CellReading) -> list[Suggestion]:
 
 def mislabelled(reading: CellReading) -> list[Suggestion]:
     """One for each label that waiting work asks for, that no node has, and that nodes with room lack."""
-    found: dict[tuple[str, int, tuple[str, ...]], list[WaitingLot]] = defaultdict(list)
+    found: dict[tuple[str, int, tuple[str, ...]], list[WaitingKind]] = defaultdict(list)
     for lot in reading.lots:
         if lot.unlabelled is not None:
             found[lot.unlabelled].append(lot)
@@ -287,7 +287,7 @@ def mislabelled(reading: CellReading) -> list[Suggestion]:
 
 def autoscaler_stuck(reading: CellReading) -> list[Suggestion]:
     """One for each growing pool that would hold waiting work, and why it does not grow."""
-    wanting: dict[str, list[WaitingLot]] = defaultdict(list)
+    wanting: dict[str, list[WaitingKind]] = defaultdict(list)
     for lot in reading.lots:
         if lot.token in ROOM and not lot.never and lot.wait_ms > STUCK_MS:
             for pool in lot.pools:
@@ -320,7 +320,7 @@ def _stuck(reading: CellReading, pool: PoolState) -> str:
     return ""
 
 
-def _autoscaler(reading: CellReading, pool: PoolState, lots: list[WaitingLot], why: str) -> Suggestion:
+def _autoscaler(reading: CellReading, pool: PoolState, lots: list[WaitingKind], why: str) -> Suggestion:
     name, scaling = pool.spec.name, pool.spec.scaling
     assert scaling is not None
     count, longest = sum(lot.count for lot in lots), max(lot.wait_ms for lot in lots)
@@ -378,7 +378,7 @@ def _others_start(reading: CellReading, flooding: str) -> Expected | None:
     return _fewer_waiting(reading, count, queue, count) if count else None
 
 
-def _day_of(lots: Iterable[WaitingLot]) -> int:
+def _day_of(lots: Iterable[WaitingKind]) -> int:
     """The worth of ending these waits, in GPU milli-hours: as long again as they have waited, at most a day."""
     return sum(
         lot.count * (lot.gpu_milli or lot.cpu_milli // CPUS_OF_A_GPU) * min(lot.wait_ms, DAY_MS) // 3_600_000
@@ -386,10 +386,10 @@ def _day_of(lots: Iterable[WaitingLot]) -> int:
     )
 
 
-def _asked(lots: Iterable[WaitingLot]) -> int:
+def _asked(lots: Iterable[WaitingKind]) -> int:
     """Milli-GPU that they ask for, cores where there are no GPUs."""
     return sum(lot.count * (lot.gpu_milli or lot.cpu_milli // CPUS_OF_A_GPU) for lot in lots)
 
 
-def _others(reading: CellReading, tenant: str) -> list[WaitingLot]:
+def _others(reading: CellReading, tenant: str) -> list[WaitingKind]:
     return [lot for lot in reading.lots if lot.tenant != tenant]
