@@ -49,12 +49,14 @@ from console.server.operations import (
     Number,
     Operation,
     Parameter,
+    ScopedHandler,
     Versioned,
     answer,
     asked_by,
     body,
     decoded,
     forbid_if_read_only,
+    same_for_all,
 )
 from console.server.request_handler import AT_LEAST, ReplicaReads, RequestHandler, VersionWatch, kind_of
 from console.server.served_process import error_handlers
@@ -87,14 +89,17 @@ class TokenRoutes:
 
     def operations(self) -> tuple[Operation, ...]:
         return (
-            asked_by(question_of(Login.login_view), self.login),
-            asked_by(LOG_IN, self.log_in),
+            asked_by(question_of(Login.login_view), self.login, same_for_all(self.login)),
+            asked_by(LOG_IN, self.log_in, same_for_all(self.log_in)),
         )
 
     async def create(self, request: Request) -> Response:
+        return await self.create_for(request, self._of_nobody.acting_as(CALLER.get()))
+
+    async def create_for(self, request: Request, client: Client) -> Response:
+        """In the name that the client has."""
         forbid_if_read_only(self._of_nobody.read_only)
         ask = decoded(await body(request, MAX_LOGIN), TokenAsk)
-        client = self._of_nobody.acting_as(CALLER.get())
         return _unkept(await answer(lambda: client.create_token(ask)))
 
     async def login(self, request: Request) -> Response:
@@ -158,7 +163,8 @@ class OpenApiDescription:
     def operations(self) -> tuple[Operation, ...]:
         return (
             Operation(
-                "GET", "/v1/openapi.json", "This description", handler=self.told, gives=dict[str, Any], open=False
+                "GET", "/v1/openapi.json", "This description", handler=self.told, scoped=same_for_all(self.told),
+                gives=dict[str, Any],
             ),
         )  # fmt: skip
 
@@ -326,7 +332,8 @@ class Metrics:
             Operation("GET", "/healthz", "Whether the service is alive", handler=self.alive, gives=Standing, open=True),
             Operation("GET", "/readyz", "Whether work may be sent here", handler=self.ready, gives=Standing, open=True),
             Operation(
-                "GET", "/metrics", "Figures for Prometheus", handler=self.figures, gives=str, media=TEXT,
+                "GET", "/metrics", "Figures for Prometheus", handler=self.figures, scoped=same_for_all(self.figures),
+                gives=str, media=TEXT,
             ),
         )  # fmt: skip
 
@@ -450,10 +457,14 @@ def build_service(
         "present": presence.present,
         "create_token": tokens.create,
     }
+    scoped: dict[str, ScopedHandler] = {"changes": events.changes_for, "create_token": tokens.create_for}
     rows = (
         *Listings(client, reads).operations(),
         *events.operations(),
-        *(asked_by(question, handlers.get(question.name)) for question in questions_of(Client)),
+        *(
+            asked_by(question, handlers.get(question.name), scoped.get(question.name))
+            for question in questions_of(Client)
+        ),
         *tokens.operations(),
         *AgentRoutes(loop, read_only=client.read_only).operations(),
         *metrics.operations(),
