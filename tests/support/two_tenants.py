@@ -32,8 +32,8 @@ def populate(engine: Engine) -> None:
         engine.command(
             Reserve(
                 reservation=ReservationSpec(
-                    name=f"{word}-reservation", nodes=(f"c{WORDS.index(word)}",), start_ms=engine.now_ms + 10 * HOUR_MS,
-                    end_ms=engine.now_ms + 11 * HOUR_MS, queues=(f"{word}-queue",),
+                    name=f"{word}-reservation", nodes=(f"c{WORDS.index(word)}",), start_ms=2**42,
+                    end_ms=2**42 + HOUR_MS, queues=(f"{word}-queue",),
                 )
             )
         )  # fmt: skip
