@@ -407,7 +407,7 @@ class Listings:
         return tuple(
             Operation(
                 "GET", f"/v1/{kind}", f"{kind.capitalize()}, filtered, page by page", handler=self.listed,
-                query=PARAMETERS, gives=Listing,
+                scoped=self.listed_for, query=PARAMETERS, gives=Listing,
             )
             for kind in KINDS
         )  # fmt: skip

@@ -21,8 +21,9 @@ from console.client.presence import PresenceAsk, Present
 from console.client.protocol import Client, Health
 from console.client.questions import Arguments, ServiceQuestion
 from engine.model.commands import AnyCommand, Receipt, Submit
-from engine.model.errors import MusterError, NotFoundError, RefusedError, of_code
+from engine.model.errors import MusterError, NotFoundError, RefusedError, SpecError, of_code
 from engine.model.overviews import Changes
+from engine.model.visibility import OTHERS
 from engine.past.process import PastRequest
 from engine.read_replica import decoded
 from engine.reads.scoped_answers import ANSWERS, refuse_scoped
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from engine.external.mirror_report import Mirrored
     from engine.model.visibility import Visibility
     from engine.past.replicas import PastReplicas
+    from recommender.estimates.queries import Quote, QuoteRequest
+    from recommender.history.metrics import History, HistoryRequest
     from runbooks.gate.approval_policy import Policy, Verdict
     from runbooks.plans.identity import Actor, Signed
     from runbooks.plans.incidents import AlertReceipt, AlertReport
@@ -129,6 +132,51 @@ class ScopedClient(Client):
         if self._asked("hidden_words", texts):
             found = msgspec.structs.replace(found, reason_text="", disagrees="", voices=())
         return msgspec.structs.replace(found, limits=())
+
+    def history(self, request: HistoryRequest) -> History:
+        """Series of the cell, of pools, and of queues and tenants that are seen; no ended work."""
+        if request.metric and not self._is_series_seen(request.of, request.subject):
+            raise NotFoundError(f"nothing is measured of {request.subject[:40]!a}", "See `muster history list`")
+        until_ms = min(request.until_ms or self._at_ms, self._at_ms) if self._at_ms else request.until_ms
+        found = self._live.history(msgspec.structs.replace(request, until_ms=until_ms, runs=0))
+        series = tuple(each for each in found.series if self._is_series_seen(each.of, each.subject))
+        return msgspec.structs.replace(
+            found, series=series, series_count=len(series), runs=(), run_counts=(), error="", followed=None
+        )
+
+    def _is_series_seen(self, of: str, subject: str) -> bool:
+        if of == "tenant":
+            return all(subject in part.tenants for part in self.seen.parts)
+        if of != "queue":
+            return of in ("", "cell", "pool")
+        try:
+            self._asked("queue", subject)
+        except NotFoundError:
+            return False
+        return True
+
+    def quote(self, request: QuoteRequest) -> Quote:
+        """In a queue that is seen."""
+        if not request.queue:
+            raise SpecError("queue", "is empty", "Name a queue that you see")
+        self._asked("queue", request.queue)
+        found = self._now("quote").quote(request)
+        options = tuple(
+            msgspec.structs.replace(
+                option, reason=self._told(option.reason), notes=tuple(map(self._told, option.notes)),
+                forecast=option.forecast
+                and msgspec.structs.replace(option.forecast, decides=self._told(option.forecast.decides)),
+            )
+            for option in found.options
+        )  # fmt: skip
+        return msgspec.structs.replace(
+            found, options=options, assumptions=tuple(map(self._told, found.assumptions)),
+            warnings=tuple(map(self._told, found.warnings)),
+        )  # fmt: skip
+
+    def _told(self, text: str) -> str:
+        """A sentence, unless it names others' work."""
+        return OTHERS if text and self._asked("hidden_words", (text,)) else text
 
     def command(self, command: AnyCommand) -> Receipt:
         """Submissions alone: they name queues and tenants, for which the policy must let the caller submit."""

@@ -371,9 +371,9 @@ def _visible_by_policy(policy: Policy, actor: Actor, membership: Membership, own
     teams = [tuple(team.split(":", 1)) for rule in rules for team in rule.teams]
     own = membership.users if any(rule.own for rule in rules) else ()
     return VisiblePart(
-        tenants=_all_of(part.tenants for part in (*rules, *scopes)),
+        tenants=_all_of([*(rule.tenants for rule in rules), *(scope.tenants for scope in scopes)]),
         teams=(*(("" if tenant == "*" else tenant, team) for tenant, team in teams), *(("", user) for user in own)),
-        queues=_all_of(part.queues for part in (*rules, *scopes)),
+        queues=_all_of([*(rule.queues for rule in rules), *(scope.queues for scope in scopes)]),
     )
 
 
