@@ -63,25 +63,25 @@ class ScopedClient(Client):
     def __init__(self, live: LocalClient, seen: Visibility, replicas: PastReplicas, at_ms: int = 0) -> None:
         """`at_ms`: the earlier cell time that is asked about; 0: the present."""
         self.read_only = live.read_only or bool(at_ms)
-        self._live = live
+        self._client = live
         self.seen = seen
         self._replicas = replicas
         self._at_ms = at_ms
 
     def as_of(self, at_ms: int) -> ScopedClient:
-        return ScopedClient(self._live, self.seen, self._replicas, at_ms)
+        return ScopedClient(self._client, self.seen, self._replicas, at_ms)
 
     def _answer_to(self, question: ServiceQuestion, arguments: Arguments) -> Any:
         if question.name in SAME_FOR_ALL and not self._at_ms:
-            return question.answered_by(self._live, arguments)
+            return question.answered_by(self._client, arguments)
         if question.name not in ANSWERS:
             raise refuse_scoped(question.name)
         return self._asked(question.name, *arguments.values())
 
     def _asked(self, what: str, *arguments: object) -> Any:
         if not self._at_ms:
-            return self._live.read_for(what, arguments, self.seen)
-        self._replicas.check(self._at_ms, self._live.now_ms)
+            return self._client.read_for(what, arguments, self.seen)
+        self._replicas.check(self._at_ms, self._client.now_ms)
         request = PastRequest(self._at_ms)
         return decoded(what, self._replicas.ask(request, what, arguments, PATIENCE_S, self.seen))
 
@@ -100,7 +100,7 @@ class ScopedClient(Client):
 
     def health(self) -> Health:
         """Without what is in the words of others: errors name their work."""
-        found = self._live.as_of(self._at_ms).health() if self._at_ms else self._live.health()
+        found = self._client.as_of(self._at_ms).health() if self._at_ms else self._client.health()
         told = {
             field: "there is an error; operators see it" if getattr(found, field) else ""
             for field in ("journal_error", "history_error", "audit_error", "mirror_error")
@@ -114,7 +114,7 @@ class ScopedClient(Client):
 
     def estimate(self, workload_id: str) -> RuntimeEstimate | None:
         self._check_own(workload_id)
-        return None if self._at_ms else self._live.estimate(workload_id)
+        return None if self._at_ms else self._client.estimate(workload_id)
 
     def processes(self, workload_id: str) -> ProcessReport:
         self._check_own(workload_id)
@@ -136,9 +136,9 @@ class ScopedClient(Client):
     def history(self, request: HistoryRequest) -> History:
         """Series of the cell, of pools, and of queues and tenants that are seen; no ended work."""
         if request.metric and not self._is_series_seen(request.of, request.subject):
-            raise NotFoundError(f"nothing is measured of {request.subject[:40]!a}", "See `muster history list`")
+            raise NotFoundError(f"nothing is measured of {request.subject[:40]!a}", "See `muster history show`")
         until_ms = min(request.until_ms or self._at_ms, self._at_ms) if self._at_ms else request.until_ms
-        found = self._live.history(msgspec.structs.replace(request, until_ms=until_ms, runs=0))
+        found = self._client.history(msgspec.structs.replace(request, until_ms=until_ms, runs=0))
         series = tuple(each for each in found.series if self._is_series_seen(each.of, each.subject))
         return msgspec.structs.replace(
             found, series=series, series_count=len(series), runs=(), run_counts=(), error="", followed=None
@@ -185,7 +185,7 @@ class ScopedClient(Client):
         new = {spec.id for spec in command.workloads}
         awaited = {each.id for spec in command.workloads for each in spec.after} - new
         self._check_own(*sorted(awaited))
-        return self._live.command(command)
+        return self._client.command(command)
 
     def _check_own(self, *ids: str) -> None:
         """Raises NotFoundError, the same for what is hidden and for what does not exist."""
@@ -195,27 +195,27 @@ class ScopedClient(Client):
         """Raises RefusedError for a question as of an earlier time."""
         if self._at_ms:
             raise refuse_scoped(what)
-        return self._live
+        return self._client
 
     # -- the caller ---------------------------------------------------------------------------------------------------
 
     def whoami(self, proved: bool = False) -> Caller:
-        found = self._live.whoami(proved)
+        found = self._client.whoami(proved)
         keys = {subject: prints for subject, prints in found.keys.items() if subject == found.subject}
         return msgspec.structs.replace(found, keys=keys, shared_with=())
 
     def present(self, ask: PresenceAsk) -> Present:
         """Who else is here is not told: what they look at may be others' work."""
-        said = self._now("present").presence.say(self._live.actor, ask)
+        said = self._now("present").presence.say(self._client.actor, ask)
         return Present(serial=said.serial, here=())
 
     def create_token(self, ask: TokenAsk) -> NewToken:
         return self._now("create_token").create_token(ask)
 
     def report_alerts(self, report: AlertReport) -> AlertReceipt:
-        if "alert" not in (self._live.actor.deeds or ()):
+        if "alert" not in (self._client.actor.deeds or ()):
             raise refuse_scoped("report_alerts")
-        return self._live.report_alerts(report)
+        return self._client.report_alerts(report)
 
     # -- proposals: those about visible work alone, and only whole ----------------------------------------------------
 
@@ -241,30 +241,30 @@ class ScopedClient(Client):
     def propose(self, request: Request) -> Proposal:
         self._check_request(request)
         self._shown(self._now("propose").preview(request))
-        return self._shown(self._live.propose(request))
+        return self._shown(self._client.propose(request))
 
     def approve(self, proposal_id: str, digest: str, comment: str = "", signed: Signed | None = None) -> Outcome:
-        return self._outcome(self._live.approve(self.proposal(proposal_id).id, digest, comment, signed))
+        return self._outcome(self._client.approve(self.proposal(proposal_id).id, digest, comment, signed))
 
     def vote(
         self, proposal_id: str, digest: str, verdict: Verdict, comment: str = "", signed: Signed | None = None
     ) -> Proposal:
-        return self._shown(self._live.vote(self.proposal(proposal_id).id, digest, verdict, comment, signed))
+        return self._shown(self._client.vote(self.proposal(proposal_id).id, digest, verdict, comment, signed))
 
     def execute(self, proposal_id: str) -> Outcome:
-        return self._outcome(self._live.execute(self.proposal(proposal_id).id))
+        return self._outcome(self._client.execute(self.proposal(proposal_id).id))
 
     def pause(self, proposal_id: str, reason: str = "") -> Proposal:
-        return self._shown(self._live.pause(self.proposal(proposal_id).id, reason))
+        return self._shown(self._client.pause(self.proposal(proposal_id).id, reason))
 
     def resume(self, proposal_id: str, accept: bool = False) -> Outcome:
-        return self._outcome(self._live.resume(self.proposal(proposal_id).id, accept))
+        return self._outcome(self._client.resume(self.proposal(proposal_id).id, accept))
 
     def confirm(self, proposal_id: str, step: str) -> Outcome:
-        return self._outcome(self._live.confirm(self.proposal(proposal_id).id, step))
+        return self._outcome(self._client.confirm(self.proposal(proposal_id).id, step))
 
     def cancel(self, proposal_id: str, reason: str = "") -> Proposal:
-        return self._shown(self._live.cancel(self.proposal(proposal_id).id, reason))
+        return self._shown(self._client.cancel(self.proposal(proposal_id).id, reason))
 
     def _check_request(self, request: Request) -> None:
         """Raises NotFoundError for a target that may not be seen, RefusedError for what is not about work alone."""
