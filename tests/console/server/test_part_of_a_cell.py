@@ -46,14 +46,12 @@ STREAMS = ("/v1/events",)
 Described = dict[str, Any]
 
 
-@pytest.fixture(params=["engine", "copy"])
-def loop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLoop]:
-    """Of a cell that is read within its engine's turns, and of one that is read beside it."""
-    if request.param == "copy":
-        monkeypatch.setattr(read_replica, "LARGE", 1)
-    with running_loop(tmp_path / "cell.db") as running:
-        running.call(populate)
-        yield running
+@pytest.fixture
+def loop(tmp_path: Path) -> Iterator[EngineLoop]:
+    """Of a cell with a journal, in which earlier times are kept."""
+    with running_loop(tmp_path / "cell.db") as running_:
+        running_.call(populate)
+        yield running_
 
 
 @pytest.fixture
@@ -70,6 +68,13 @@ def line(loop: EngineLoop) -> Iterator[Line]:
     with reached(loop, gate) as found:
         for word in WORDS:
             busy(found, word)
+        yield found
+
+
+@pytest.fixture
+def quiet(loop: EngineLoop) -> Iterator[Line]:
+    """With nothing beside the cell."""
+    with reached(loop, gate_of(loop.engine, PEOPLE)) as found:
         yield found
 
 
@@ -209,8 +214,14 @@ CELL = {"query", "workloads", "queues", "nodes", "changes", "find", "overview", 
 """Whose answers name visible work, of any cell."""
 
 
-@pytest.mark.parametrize("word", WORDS)
-def test_no_answer_about_ones_own_things_has_a_word_of_the_other(line: Line, word: str) -> None:
+@pytest.mark.parametrize(("word", "beside"), [("okapi", False), ("zebra", True)])
+def test_no_answer_about_ones_own_things_has_a_word_of_the_other(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, word: str, beside: bool
+) -> None:
+    """Of a cell that is read within its engine's turns, and of one so large that it is read beside it."""
+    if beside:
+        monkeypatch.setattr(read_replica, "LARGE", 1)
+    line: Line = request.getfixturevalue("line")
     (other,) = set(WORDS) - {word}
     with line.http(token_of(line, word)) as http:
         shown = check_walk(http, word, other)
@@ -242,17 +253,17 @@ def _plain(text: str) -> str:
     return re.sub(r"\d+", "", text)
 
 
-def test_an_earlier_time_is_shown_as_far_as_the_present(line: Line, loop: EngineLoop) -> None:
+def test_an_earlier_time_is_shown_as_far_as_the_present(quiet: Line, loop: EngineLoop) -> None:
     now_ms = loop.engine.now_ms
-    with line.http(token_of(line, "okapi")) as http:
+    with quiet.http(token_of(quiet, "okapi")) as http:
         made = http.get("/v1/past", params={"at_ms": now_ms, "wait_s": 30})
         assert made.status_code == 200, made.text
         shown = check_walk(http, "okapi", "zebra", now_ms)
     assert not {"query", "workloads", "changes"} - shown
 
 
-def test_a_stream_tells_of_ones_own_work_alone(line: Line) -> None:
-    with line.http(token_of(line, "okapi")) as http, http.stream("GET", "/v1/events", params={"after": 0}) as answer:
+def test_a_stream_tells_of_ones_own_work_alone(quiet: Line) -> None:
+    with quiet.http(token_of(quiet, "okapi")) as http, http.stream("GET", "/v1/events", params={"after": 0}) as answer:
         first = next(text for text in answer.iter_text() if "data:" in text)
     assert "okapi/runs-0" in first
     assert "zebra" not in first
