@@ -20,8 +20,17 @@ import msgspec
 from console.client.presence import PresenceAsk, Present
 from console.client.protocol import Client, Health
 from console.client.questions import Arguments, ServiceQuestion
+from console.service.past_client import NOT_KEPT
 from engine.model.commands import AnyCommand, Receipt, Submit
-from engine.model.errors import MusterError, NotFoundError, RefusedError, SpecError, of_code
+from engine.model.errors import (
+    BusyError,
+    MusterError,
+    NotFoundError,
+    RefusedError,
+    SpecError,
+    UnreachableError,
+    of_code,
+)
 from engine.model.overviews import Changes
 from engine.model.visibility import OTHERS
 from engine.past.process import PastRequest
@@ -74,7 +83,7 @@ class ScopedClient(Client):
     def _answer_to(self, question: ServiceQuestion, arguments: Arguments) -> Any:
         if question.name in SAME_FOR_ALL and not self._at_ms:
             return question.answered_by(self._client, arguments)
-        if question.name not in ANSWERS:
+        if question.name not in ANSWERS or (self._at_ms and question.name in NOT_KEPT):
             raise refuse_scoped(question.name)
         return self._asked(question.name, *arguments.values())
 
@@ -87,6 +96,8 @@ class ScopedClient(Client):
 
     def redacted(self, error: MusterError, said: str) -> MusterError:
         """An error without names that may not be seen, but for those in what the caller `said`."""
+        if isinstance(error, (BusyError, UnreachableError)):
+            return error  # of the service, not of work
         try:
             hidden = set(self._asked("hidden_words", (error.problem, error.remedy)))
         except MusterError:

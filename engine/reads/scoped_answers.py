@@ -86,8 +86,10 @@ class ScopedRead:
         return msgspec.structs.replace(reason, text=redacted(reason.text), unblock=redacted(reason.unblock))
 
     def start_forecast(self, workload_id: str) -> StartForecast | None:
+        """None too as of an earlier time, of which no forecasts are kept."""
         self._seen.check(workload_id)
-        found: StartForecast | None = self._more["start_forecast"](workload_id)
+        foretell = self._more.get("start_forecast")
+        found: StartForecast | None = foretell(workload_id) if foretell is not None else None
         return found and msgspec.structs.replace(found, decides=self._seen.redacted(found.decides))
 
     def queue(self, name: str) -> QueueDetail:
