@@ -18,12 +18,16 @@ import msgspec
 import pytest
 
 from console.client.oidc import LoginProof
+from console.client.remote import RemoteClient
 from console.forms.command_arguments import SCOPES
 from console.service.mirrored_cluster import NoMirror
 from engine import read_replica
 from engine.external.mirror_report import Mirrored
 from engine.loop import EngineLoop
+from engine.model.commands import Submit
+from engine.model.errors import MusterError
 from engine.model.list_queries import COLUMNS
+from engine.model.specs import Dependency
 from engine.model.twin_queries import AskStart
 from runbooks.drafts.typed_draft import DraftAsk
 from runbooks.gate.approval_policy import ViewRule
@@ -37,7 +41,7 @@ from tests.support.patience import PATIENCE_S
 from tests.support.people import person, team
 from tests.support.scripted_slurm import World, job, running
 from tests.support.served import running_loop, served_on_unix
-from tests.support.two_tenants import WORDS, populate
+from tests.support.two_tenants import WORDS, populate, work_of
 
 UNKNOWN = {"okapi": "olapi", "zebra": "zebru"}
 """A word as long as the tenant's, which nothing has."""
@@ -267,6 +271,25 @@ def test_a_stream_tells_of_ones_own_work_alone(quiet: Line) -> None:
         first = next(text for text in answer.iter_text() if "data:" in text)
     assert "okapi/runs-0" in first
     assert "zebra" not in first
+
+
+def test_work_is_submitted_in_ones_own_part_and_waits_for_none_of_the_others(quiet: Line) -> None:
+    def submit(client: RemoteClient, name: str, awaited: str) -> str:
+        spec = work_of("okapi", name, after=(Dependency(id=awaited),))
+        try:
+            return str(client.command(Submit(workloads=(spec,))).changed)
+        except MusterError as error:
+            return str(error)
+
+    token = quiet.make_token("alice", "submit", within=Scope(tenants=("okapi",))).token
+    with closing(quiet.client(token=token)) as client:
+        assert submit(client, "new", "okapi/runs-0") == "('okapi/new',)"
+        foreign, unknown = submit(client, "more", "zebra/runs-0"), submit(client, "more", "zebru/runs-0")
+        assert foreign.replace("zebra", "zebru") == unknown
+        assert "there is no workload" in unknown
+        assert client.workload("okapi/new").waits_for[0].id == "okapi/runs-0"
+        with pytest.raises(MusterError, match="covers tenants okapi"):
+            client.command(Submit(workloads=(work_of("zebra", "new"),)))
 
 
 # -- by account and by group ------------------------------------------------------------------------------------------
