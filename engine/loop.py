@@ -23,6 +23,7 @@ from engine.model.commands import AnyCommand, Submit
 from engine.model.durations import DurationHistogram
 from engine.model.errors import JournalError, MusterError, RefusedError, UnreachableError
 from engine.model.specs import WorkloadSpec
+from engine.model.visibility import Visibility
 from engine.read_replica import Copies, answer_json, decoded, encoded_answer
 from engine.scheduling.cycle import never
 from engine.state.timers import MIN_DOWNTIME_MS
@@ -174,17 +175,18 @@ class EngineLoop:
             raise
         return msgspec.json.decode(_answer_of(begun), type=answer) if isinstance(begun, forks.Child) else begun
 
-    def read(self, what: str, *arguments: object, least_version: int = 0) -> Any:
+    def read(self, what: str, *arguments: object, least_version: int = 0, seen_by: Visibility | None = None) -> Any:
         """The engine's answer to a question, of that version or a later one; raises what it raises. A copy of a large
-        cell answers, as of a moment ago; the engine of a small one answers between turns.
+        cell answers, as of a moment ago; the engine of a small one answers between turns. `seen_by`: what may be seen
+        by a caller who does not see all.
         """
-        found = self.copies.ask(what, arguments, least_version)
+        found = self.copies.ask(what, arguments, least_version, seen_by)
         if found is None and self.copies.beside:
             # The first look after a while, or somebody's own write is to be seen.
             self.call(lambda _: self.copies.refresh())
-            found = self.copies.ask(what, arguments, least_version)
+            found = self.copies.ask(what, arguments, least_version, seen_by)
         if found is None:
-            return self.call(lambda _: self.copies.answers.direct(what, arguments))
+            return self.call(lambda _: self.copies.answers.direct(what, arguments, seen_by))
         return decoded(what, found)
 
     def wait_version(self, after: int, timeout_s: float) -> int:

@@ -45,6 +45,8 @@ from engine.model.reports import (
     ShowbackRequest,
 )
 from engine.model.twin_queries import StartForecast
+from engine.model.visibility import Visibility
+from engine.reads.scoped_answers import ScopedRead
 from engine.twin import forks
 
 LARGE = 20_000
@@ -97,6 +99,8 @@ _ANSWERS: dict[str, Any] = {
     "consolidation": Consolidation,
     "intents": IntentsReport,
     "difference": CellDifference,
+    "own_work": tuple[str, ...],
+    "hidden_words": tuple[str, ...],
 }
 """The questions that a copy answers, with their answer types."""
 _ASKED_WITH: dict[str, Any] = {
@@ -113,6 +117,8 @@ _ASKED_WITH: dict[str, Any] = {
     "consolidation": tuple[ConsolidationRequest],
     "intents": tuple[int],
     "difference": tuple[DifferenceRequest],
+    "own_work": tuple[tuple[str, ...]],
+    "hidden_words": tuple[tuple[str, ...]],
 }
 _REPORTS = frozenset(("fairness", "showback", "budgets", "goodput", "scaling", "fragmentation"))
 
@@ -277,9 +283,20 @@ class Copy:
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def question(what: str, arguments: tuple[object, ...]) -> bytes:
+class _Question(msgspec.Struct, frozen=True, array_like=True):
     """A question, as a copy reads it."""
-    return _encode((what, arguments))
+
+    what: str
+    arguments: msgspec.Raw
+    seen_by: Visibility | None = None
+
+
+_QUESTION = msgspec.msgpack.Decoder(_Question)
+
+
+def question(what: str, arguments: tuple[object, ...], seen_by: Visibility | None = None) -> bytes:
+    """A question, as a copy reads it. `seen_by`: what may be seen by a caller who does not see all."""
+    return _encode((what, arguments) if seen_by is None else (what, arguments, seen_by))
 
 
 def framed(what: str, arguments: tuple[object, ...]) -> bytes:
@@ -346,7 +363,9 @@ class Copies:
 
     # -- on any thread ------------------------------------------------------------------------------------------------
 
-    def ask(self, what: str, arguments: tuple[object, ...], least_version: int) -> bytes | None:
+    def ask(
+        self, what: str, arguments: tuple[object, ...], least_version: int, seen_by: Visibility | None = None
+    ) -> bytes | None:
         """The answer as JSON, from a copy of that version or later; None where there is no such copy. Raises what the
         engine would, and RefusedError when a copy did not survive a question that takes long: the engine would not
         either."""
@@ -355,7 +374,7 @@ class Copies:
         if copy is None or copy.version < least_version:
             return None
         urgency = self.urgency_of(what, arguments)
-        frame = question(what, arguments)
+        frame = question(what, arguments, seen_by)
         begun = time.monotonic()
         try:
             answer = copy.ask(frame, urgency)
@@ -366,7 +385,7 @@ class Copies:
             raise RefusedError(problem, "Try again or ask for less; the engine's log may have more") from None
         except (CopyGone, CopyFailed):
             return None
-        if urgency == Urgency.SCREEN:
+        if urgency == Urgency.SCREEN and seen_by is None:
             self.noted(what, arguments, time.monotonic() - begun)
         return answer
 
@@ -560,10 +579,10 @@ class Answers:
         return answer
 
     def _found(self, frame: bytes) -> bytes:
-        what, raw = msgspec.msgpack.decode(frame, type=tuple[str, msgspec.Raw])
+        asked = _QUESTION.decode(frame)
         try:
-            arguments = msgspec.msgpack.decode(raw, type=_ASKED_WITH.get(what, tuple[()]))
-            return encoded_answer(lambda: self.direct(what, arguments))
+            arguments = msgspec.msgpack.decode(asked.arguments, type=_ASKED_WITH.get(asked.what, tuple[()]))
+            return encoded_answer(lambda: self.direct(asked.what, arguments, asked.seen_by))
         except MemoryError:
             # Not asked of the engine, which nothing bounds.
             raise
@@ -571,8 +590,10 @@ class Answers:
             # A defect: the engine is asked the same, and says so where it belongs.
             return b"?"
 
-    def direct(self, what: str, arguments: tuple[Any, ...]) -> Any:
+    def direct(self, what: str, arguments: tuple[Any, ...], seen_by: Visibility | None = None) -> Any:
         """The answer, worked out anew. Raises what the engine would."""
+        if seen_by is not None:
+            return ScopedRead(self._engine, seen_by, self._more).answer(what, arguments)
         if what in self._more:
             return self._more[what](*arguments)
         search = _SEARCHES.get(what)

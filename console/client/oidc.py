@@ -34,6 +34,8 @@ FAILED_S = 5.0
 LEEWAY_S = 60
 FRESH_S = 600
 """Greatest age of an ID token, seconds."""
+MAX_GROUPS = 1_000
+"""Of one account; an ID token has no room for many more."""
 DISCOVERY = "/.well-known/openid-configuration"
 
 
@@ -45,12 +47,23 @@ class LoginProof(NamedTuple):
     digest: bytes
     """Of what was signed, by which a token is known again, however its signature is written."""
     expires_ms: int
+    groups: tuple[str, ...] = ()
+    """Groups that it says the account is in."""
 
 
 class OpenIdProvider:
     """An OpenID provider, as the people of this cell log in with it. Safe to use from several threads."""
 
-    def __init__(self, issuer: str, client_id: str, ca_file: str = "", clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        issuer: str,
+        client_id: str,
+        ca_file: str = "",
+        clock: Callable[[], float] = time.time,
+        *,
+        groups: str = "groups",
+    ) -> None:
+        """`groups`: the claim that names the groups of an account."""
         check_url(issuer, "oidc_issuer")
         if not client_id:
             raise SpecError("oidc_client", "is empty", "Set the client id that the provider knows this engine by")
@@ -58,6 +71,7 @@ class OpenIdProvider:
         self.client_id = client_id
         self._ca_file = ca_file
         self._clock = clock
+        self._groups = groups
         self._lock = threading.Lock()
         self._keys: Any = None
         self._looked = float("-inf")
@@ -88,7 +102,12 @@ class OpenIdProvider:
         if not isinstance(subject, str) or not 1 <= len(subject) <= 255 or not _is_printable(subject):
             raise Unauthenticated("the ID token's subject is not plain text", "Ask the provider's administrator")
         signed = token.rpartition(".")[0].encode()
-        return LoginProof(f"oidc:{self.issuer}#{subject}", hashlib.sha256(signed).digest(), int(claims["exp"] * 1000))
+        return LoginProof(
+            f"oidc:{self.issuer}#{subject}",
+            hashlib.sha256(signed).digest(),
+            int(claims["exp"] * 1000),
+            _groups_in(claims.get(self._groups)),
+        )
 
     def _check_times(self, claims: Mapping[str, Any]) -> None:
         """Check expiry and age by our clock, which tests may set."""
@@ -134,6 +153,13 @@ class OpenIdProvider:
             return jwt.PyJWKSet.from_dict(keys)
         except (jwt.PyJWTError, AttributeError, TypeError, ValueError) as error:
             raise UnreachableError(f"the keys of {self.issuer} cannot be read ({_plain(error)})", "") from None
+
+
+def _groups_in(claim: object) -> tuple[str, ...]:
+    """Names in a claim of groups. What cannot be one is left out, and so gives nothing."""
+    given = claim if isinstance(claim, list) else [claim]
+    names = [name for name in given if isinstance(name, str) and 1 <= len(name) <= 255 and _is_printable(name)]
+    return tuple(sorted(set(names)))[:MAX_GROUPS]
 
 
 def _find(keys: Any, kid: object, algorithm: object) -> Any:

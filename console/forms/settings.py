@@ -110,6 +110,8 @@ class ConsoleSettings:
     """The client id by which that provider knows it."""
     oidc_ca_file: str = ""
     """Certificates (PEM) that the provider's must come from, in place of the system's."""
+    oidc_groups: str = "groups"
+    """The claim of its ID tokens that names the groups of an account, for the views of the policy."""
     chat_channel: str = ""
     """Channel of the policy where an engine started from here announces proposals and findings; empty: nowhere."""
     chat_secret_file: str = ""

@@ -47,12 +47,14 @@ from console.server.operations import (
     Number,
     Operation,
     Parameter,
+    ScopedHandler,
     Versioned,
     answer,
     asked_by,
     body,
     decoded,
     forbid_if_read_only,
+    same_for_all,
 )
 from console.server.request_handler import AT_LEAST, ReplicaReads, RequestHandler, VersionWatch, kind_of
 from console.server.request_log import RequestLog
@@ -81,14 +83,17 @@ class TokenRoutes:
 
     def operations(self) -> tuple[Operation, ...]:
         return (
-            asked_by(question_of(Login.login_view), self.login),
-            asked_by(LOG_IN, self.log_in),
+            asked_by(question_of(Login.login_view), self.login, same_for_all(self.login)),
+            asked_by(LOG_IN, self.log_in, same_for_all(self.log_in)),
         )
 
     async def create(self, request: Request) -> Response:
+        return await self.create_for(request, self._of_nobody.acting_as(CALLER.get()))
+
+    async def create_for(self, request: Request, client: Client) -> Response:
+        """In the name that the client has."""
         forbid_if_read_only(self._of_nobody.read_only)
         ask = decoded(await body(request, MAX_LOGIN), TokenAsk)
-        client = self._of_nobody.acting_as(CALLER.get())
         return _unkept(await answer(lambda: client.create_token(ask)))
 
     async def login(self, request: Request) -> Response:
@@ -154,7 +159,8 @@ class OpenApiDescription:
     def operations(self) -> tuple[Operation, ...]:
         return (
             Operation(
-                "GET", "/v1/openapi.json", "This description", handler=self.told, gives=dict[str, Any], open=False
+                "GET", "/v1/openapi.json", "This description", handler=self.told, scoped=same_for_all(self.told),
+                gives=dict[str, Any],
             ),
         )  # fmt: skip
 
@@ -331,10 +337,14 @@ def build_service(
         "present": presence.present,
         "create_token": tokens.create,
     }
+    scoped: dict[str, ScopedHandler] = {"changes": events.changes_for, "create_token": tokens.create_for}
     rows = (
         *Listings(client, reads).operations(),
         *events.operations(),
-        *(asked_by(question, handlers.get(question.name)) for question in questions_of(Client)),
+        *(
+            asked_by(question, handlers.get(question.name), scoped.get(question.name))
+            for question in questions_of(Client)
+        ),
         *tokens.operations(),
         *AgentRoutes(loop, read_only=client.read_only).operations(),
         *metrics.operations(),

@@ -180,7 +180,9 @@ class Authentication:
             actor = await run_in_threadpool(self._client.identified, claim)
         if shown is not None:
             session = f"{TOKEN}{shown.id}"
-            actor = msgspec.structs.replace(actor, session=session, deeds=shown.deeds, within=shown.within)
+            actor = msgspec.structs.replace(
+                actor, session=session, deeds=shown.deeds, within=shown.within, groups=shown.groups
+            )
         return actor, receive
 
     async def _shown(self, request: Request, address: str) -> PresentedToken | None:

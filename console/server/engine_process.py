@@ -473,7 +473,9 @@ def _provider(settings: ConsoleSettings) -> OpenIdProvider | None:
     """The OpenID provider of people who come over the network; None without one."""
     if not settings.oidc_issuer:
         return None
-    return OpenIdProvider(settings.oidc_issuer, settings.oidc_client, settings.oidc_ca_file)
+    return OpenIdProvider(
+        settings.oidc_issuer, settings.oidc_client, settings.oidc_ca_file, groups=settings.oidc_groups
+    )
 
 
 def _sockets(served: ServeOptions, after: contextlib.ExitStack) -> tuple[list[socket.socket], list[socket.socket]]:

@@ -32,7 +32,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from console import VERSION as SOFTWARE
-from console.server.operations import Operation
+from console.server.operations import Operation, same_for_all
 from console.service.trace_export import SPANS
 from engine.model.durations import BOUNDS_S, DurationHistogram
 from engine.model.errors import MusterError
@@ -241,7 +241,8 @@ class Metrics:
                       open=True),
             Operation("GET", "/readyz", "Whether work may be sent here", handler=self.ready, gives=ProbeAnswer,
                       open=True),
-            Operation("GET", "/metrics", "Figures for Prometheus", handler=self.figures, gives=str, media=TEXT),
+            Operation("GET", "/metrics", "Figures for Prometheus", handler=self.figures, scoped=same_for_all(self.figures),
+                      gives=str, media=TEXT),
         )  # fmt: skip
 
     async def alive(self, request: Request) -> Response:

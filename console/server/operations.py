@@ -32,11 +32,13 @@ from runbooks.plans.identity import AuthRefused, Unauthenticated
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+    from console.service.scoped_client import ScopedClient
     from engine.control import Engine
     from engine.loop import EngineLoop
 
 
 Handler = Callable[[Request], Awaitable[Response]]
+ScopedHandler = Callable[[Request, "ScopedClient"], Awaitable[Response]]
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,9 @@ class Operation:
     """A line for the description: what it is, or what it does."""
     handler: Handler | None = None
     """Answers in a way of its own."""
+    scoped: ScopedHandler | None = None
+    """Answers whoever sees part of the cell, in a way of its own. Without it a question is asked of their
+    `ScopedClient`, and what is no question is refused."""
     gives: Any = None
     """The type of a 200."""
     takes: Any = None
@@ -117,13 +122,21 @@ class Operation:
         return "_".join((self.method.lower(), *words))
 
 
-def asked_by(question: ServiceQuestion, handler: Handler | None = None) -> Operation:
+def same_for_all(handler: Handler) -> ScopedHandler:
+    """For answers in which there is nothing but load."""
+    return lambda request, _: handler(request)
+
+
+def asked_by(
+    question: ServiceQuestion, handler: Handler | None = None, scoped: ScopedHandler | None = None
+) -> Operation:
     """The row of a question."""
     return Operation(
         question.method,
         question.path,
         question.says,
         handler=handler,
+        scoped=scoped,
         gives=question.gives,
         takes=question.takes,
         query=tuple(_parameter(part) for part in question.others) if question.method != "POST" else (),

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+from urllib.parse import unquote_plus
 
 import msgspec
 from anyio import CapacityLimiter, to_thread
@@ -32,7 +33,9 @@ from console.server.operations import (
     PATIENCE_S,
     VERSION,
     Crowded,
+    Forbidden,
     Operation,
+    TooLarge,
     body,
     decoded,
     defect,
@@ -42,10 +45,14 @@ from console.server.operations import (
 )
 from engine.model.errors import MusterError, RefusedError, SpecError
 from engine.read_replica import HEADER, Copy, CopyFailed, CopyGone, Urgency, answer_json, framed
+from engine.reads.scoped_answers import refuse_scoped
+from runbooks.plans.identity import WHOLE, AuthRefused
 
 if TYPE_CHECKING:
     from console.service.local_client import LocalClient
+    from console.service.scoped_client import ScopedClient
     from engine.loop import EngineLoop
+    from engine.model.visibility import Visibility
     from runbooks.plans.identity import Actor
 
 
@@ -255,7 +262,7 @@ LOG = logging.getLogger("muster.server")
 class ParsedRequest:
     """One request, read and checked."""
 
-    client: LocalClient
+    client: LocalClient | ScopedClient
     """Of whoever asks."""
     question: ServiceQuestion
     arguments: Arguments
@@ -303,6 +310,9 @@ class RequestHandler:
     async def _answered(self, operation: Operation, request: Request) -> Response:
         request.state.operation = operation
         try:
+            seen = None if operation.open else await self._visibility(operation)
+            if seen is not None:
+                return await self._scoped(operation, request, seen)
             as_of_ms = as_of_in(request)
             if as_of_ms and not operation.open:
                 return await self._as_of(operation, request, as_of_ms)
@@ -315,17 +325,50 @@ class RequestHandler:
             LOG.exception("a request met a defect")
             return refusal(defect())
 
+    async def _visibility(self, operation: Operation) -> Visibility | None:
+        """The work that the caller may see; None: all of it, or it is a node that reports what runs on it."""
+        actor, client = CALLER.get(), self._of_nobody
+        if client.sees_all_at_once(actor) or (kind_of(operation) == "agent" and "agent" in (actor.deeds or ())):
+            return None
+        return await to_thread.run_sync(client.visibility_of, actor, limiter=self._quick)
+
+    async def _scoped(self, operation: Operation, request: Request, seen: Visibility) -> Response:
+        """Any operation for a caller who sees part of the cell: the one way to it."""
+        client = self._of_nobody.acting_as(CALLER.get()).scoped(seen)
+        at_ms = as_of_in(request)
+        said = [request.scope["path"], unquote_plus(request.url.query)]
+        try:
+            if operation.scoped is not None and not at_ms:
+                return await operation.scoped(request, client)
+            question = operation.question
+            if question is None or not hasattr(Client, question.name):
+                raise refuse_scoped(operation.name)
+            arguments, content = await read_arguments(question, operation, request, self._quick)
+            said.append(content.decode("utf-8", "replace"))
+            asked = ParsedRequest(client.as_of(at_ms) if at_ms else client, question, arguments)
+            if not question.changes_with(arguments):
+                return answer_of(await self._thread(asked), self._reads.shown(0))
+            forbid_if_read_only(asked.client.read_only)
+            key = key_of(request, content)
+            do = functools.partial(self._changed, asked)
+            return answer_to(await (do() if key is None else self._keys.once(key, do)))
+        except MusterError as error:
+            if isinstance(error, (Forbidden, TooLarge, Crowded, AuthRefused)):
+                raise
+            raise await to_thread.run_sync(client.redacted, error, " ".join(said), limiter=self._quick) from None
+
     async def _done(self, operation: Operation, request: Request) -> Response:
         if operation.changes is True:
             forbid_if_read_only(self._of_nobody.read_only)
         question = operation.question
         assert question is not None
         arguments, content = await read_arguments(question, operation, request, self._quick)
-        asked = ParsedRequest(self._of_nobody.acting_as(CALLER.get()), question, arguments)
+        client = self._of_nobody.acting_as(CALLER.get())
         if question.copied:
-            return await self._copied(asked, request)
+            return await self._copied(client, question, arguments, request)
+        asked = ParsedRequest(client, question, arguments)
         if not question.changes_with(arguments):
-            version = self._reads.shown(asked.client.own_version)
+            version = self._reads.shown(client.own_version)
             return answer_of(await self._thread(asked), version)
         forbid_if_read_only(self._of_nobody.read_only)
         do = functools.partial(self._changed, asked)
@@ -348,11 +391,13 @@ class RequestHandler:
         content = await to_thread.run_sync(answered, limiter=self._slow)
         return answer_of(content, client.version)
 
-    async def _copied(self, asked: ParsedRequest, request: Request) -> Response:
-        given = tuple(asked.arguments.values())
-        shown = await self._reads.told(asked.question.name, given, asked.client.own_version, least_of(request))
-        if asked.question is QUERY:
-            asked.client.note_shown(given[0], shown.content)
+    async def _copied(
+        self, client: LocalClient, question: ServiceQuestion, arguments: Arguments, request: Request
+    ) -> Response:
+        given = tuple(arguments.values())
+        shown = await self._reads.told(question.name, given, client.own_version, least_of(request))
+        if question is QUERY:
+            client.note_shown(given[0], shown.content)
         return answer_of(shown.content, shown.version)
 
     async def _changed(self, asked: ParsedRequest) -> idempotency.StoredResponse:
@@ -426,8 +471,10 @@ def as_of_in(request: Request) -> int:
 
 
 def caller_of(actor: Actor) -> str:
-    """Identity for shares and keys: one for each account and person."""
-    return f"{actor.account} {actor.subject}"
+    """Identity for shares and keys: one for each account and person, and for each part of the cell that a token of
+    theirs is for."""
+    part = "" if actor.within == WHOLE else f" {actor.within.words()}"
+    return f"{actor.account} {actor.subject}{part}"
 
 
 def kind_of(operation: Operation) -> Kind:

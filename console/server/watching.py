@@ -37,6 +37,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
+from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
@@ -55,6 +56,7 @@ from engine.reads.answers import MAX_ROWS
 if TYPE_CHECKING:
     from console.server.metrics import Metrics
     from console.service.local_client import LocalClient
+    from console.service.scoped_client import ScopedClient
     from engine.loop import EngineLoop
     from runbooks.plans.identity import Actor
 
@@ -174,7 +176,7 @@ class EventRoutes:
             Operation("GET", "/v1/events", "What happens, as it happens, as server-sent events",
                       query=(Number("after", -1, -1, 2**62, "Version from which on to tell; -1: the present"), ITEMS,
                              PACE, SESSION_OF),
-                      handler=self.follow, gives=str, media=STREAM, follows=True),
+                      handler=self.follow, scoped=self.follow_for, gives=str, media=STREAM, follows=True),
         )  # fmt: skip
 
     def close(self) -> None:
@@ -194,9 +196,40 @@ class EventRoutes:
         shown = await self._reads.told("changes", (after, limit), own, least_of(request))
         return answer_of(shown.content, shown.version)
 
+    async def changes_for(self, request: Request, client: ScopedClient) -> Response:
+        """The same for a caller who sees part of the cell."""
+        after, wait_s, limit = (each.read(request.query_params.get(each.name)) for each in _CHANGES.query)
+        if wait_s:
+            await self._watch.wait(int(after), wait_s)
+        found = await to_thread.run_sync(client.changes, int(after), 0.0, int(limit))
+        return answer_of(msgspec.json.encode(found), found.version)
+
+    async def follow_for(self, request: Request, client: ScopedClient) -> Response:
+        """The stream of a caller who sees part of the cell: made for them alone. Nothing is told of other consoles."""
+        after = _after_of(request)
+        items = bool(ITEMS.read(request.query_params.get("items")))
+        begun = self._loop.copies.shown_version()
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no", "muster-version": str(begun)}
+        stream = self._stream_for(client, CALLER.get(), begun if after < 0 else min(after, begun), items=items)
+        return StreamingResponse(stream, headers=headers, media_type=STREAM)
+
+    async def _stream_for(self, client: ScopedClient, actor: Actor, after: int, *, items: bool) -> AsyncIterator[bytes]:
+        """Ends when they may see more or less than at its beginning."""
+        self._metrics.followers.inc()
+        try:
+            while not self._closed and await to_thread.run_sync(self._client.visibility_of, actor) == client.seen:
+                found = await to_thread.run_sync(client.changes, after, 0.0, MAX_IN_FRAME if items else 0)
+                after = found.version
+                yield self._counted(_framed(found.version, msgspec.json.encode(found)))
+                await asyncio.sleep(EVERY_S)
+                await self._watch.wait(after, TICK_S)
+        except MusterError:  # it is stopping
+            return
+        finally:
+            self._metrics.followers.dec()
+
     async def follow(self, request: Request) -> Response:
-        text = request.headers.get("last-event-id", request.query_params.get("after", "-1"))
-        after = int(Number("last-event-id", -1, -1, 2**62, "").read(text))
+        after = _after_of(request)
         follower = StreamFollower(
             items=bool(ITEMS.read(request.query_params.get("items"))),
             pace_s=PACE.read(request.query_params.get("pace_s")),
@@ -228,6 +261,8 @@ class EventRoutes:
                     continue
                 if given.version < follower.told:
                     continue  # told already, when it joined
+                if not await self._sees_all(actor):
+                    return
                 lost, follower.lost, follower.told = follower.lost, 0, given.version
                 if lost:
                     yield self._counted(_missed(given.version, lost))
@@ -237,6 +272,11 @@ class EventRoutes:
         finally:
             self._followers.discard(follower)
             self._metrics.followers.dec()
+
+    async def _sees_all(self, actor: Actor) -> bool:
+        return self._client.sees_all_at_once(actor) or (
+            await to_thread.run_sync(self._client.visibility_of, actor) is None
+        )
 
     def _counted(self, content: bytes) -> bytes:
         self._metrics.stream_bytes.inc(len(content))
@@ -313,6 +353,12 @@ class EventRoutes:
         )  # fmt: skip
 
 
+def _after_of(request: Request) -> int:
+    """The version that a follower has seen. Raises SpecError."""
+    text = request.headers.get("last-event-id", request.query_params.get("after", "-1"))
+    return int(Number("last-event-id", -1, -1, 2**62, "").read(text))
+
+
 _ABSENT = b"event: absent\ndata: {}\n\n"
 
 
@@ -361,40 +407,55 @@ class Listings:
         return tuple(
             Operation(
                 "GET", f"/v1/{kind}", f"{kind.capitalize()}, filtered, page by page", handler=self.listed,
-                query=PARAMETERS, gives=Listing,
+                scoped=self.listed_for, query=PARAMETERS, gives=Listing,
             )
             for kind in KINDS
         )  # fmt: skip
 
     async def listed(self, request: Request) -> Response:
-        kind: Any = request.scope["path"].rpartition("/")[2]
-        asked: dict[str, Any] = {each.name: each.read(request.query_params.get(each.name)) for each in PARAMETERS}
-        view = parse_view(kind, asked["filter"])
-        sort = parse_sort(kind, asked["sort"]) if asked["sort"] else view.sort or ()
-        if asked["cursor"] and (sort or asked["offset"]):
-            raise SpecError("cursor", "cannot be combined with sort or offset", "Leave them out")
-        query = Query(
-            kind=kind,
-            where=view.terms,
-            columns=parse_columns(kind, asked["columns"]) if asked["columns"] else view.columns or (),
-            sort=sort,
-            limit=asked["limit"],
-            offset=asked["offset"],
-            from_row=row_of(asked["cursor"], kind, asked["filter"]) if asked["cursor"] else 0,
-        )
+        query, filtered = _listing_of(request)
         own = self._client.acting_as(CALLER.get()).own_version
         shown = await self._reads.told("query", (query,), own, least_of(request))
         page = msgspec.json.decode(shown.content, type=Page)
-        listing = Listing(
-            version=page.version,
-            at_ms=page.at_ms,
-            columns=page.columns,
-            rows=page.rows,
-            matched=page.matched,
-            total=page.total,
-            next=cursor_at(page.next_row, kind, asked["filter"]) if page.next_row >= 0 else "",
-        )
-        return answer_of(msgspec.json.encode(listing), shown.version)
+        return answer_of(msgspec.json.encode(_listing(page, query, filtered)), shown.version)
+
+    async def listed_for(self, request: Request, client: ScopedClient) -> Response:
+        """The same for a caller who sees part of the cell."""
+        query, filtered = _listing_of(request)
+        page = await to_thread.run_sync(client.query, query)
+        return answer_of(msgspec.json.encode(_listing(page, query, filtered)), page.version)
+
+
+def _listing_of(request: Request) -> tuple[Query, str]:
+    """The query of a request, and the filter as it was written. Raises SpecError."""
+    kind: Any = request.scope["path"].rpartition("/")[2]
+    asked: dict[str, Any] = {each.name: each.read(request.query_params.get(each.name)) for each in PARAMETERS}
+    view = parse_view(kind, asked["filter"])
+    sort = parse_sort(kind, asked["sort"]) if asked["sort"] else view.sort or ()
+    if asked["cursor"] and (sort or asked["offset"]):
+        raise SpecError("cursor", "cannot be combined with sort or offset", "Leave them out")
+    query = Query(
+        kind=kind,
+        where=view.terms,
+        columns=parse_columns(kind, asked["columns"]) if asked["columns"] else view.columns or (),
+        sort=sort,
+        limit=asked["limit"],
+        offset=asked["offset"],
+        from_row=row_of(asked["cursor"], kind, asked["filter"]) if asked["cursor"] else 0,
+    )
+    return query, asked["filter"]
+
+
+def _listing(page: Page, query: Query, filtered: str) -> Listing:
+    return Listing(
+        version=page.version,
+        at_ms=page.at_ms,
+        columns=page.columns,
+        rows=page.rows,
+        matched=page.matched,
+        total=page.total,
+        next=cursor_at(page.next_row, query.kind, filtered) if page.next_row >= 0 else "",
+    )
 
 
 def cursor_at(row: int, kind: str, filtered: str) -> str:

@@ -33,6 +33,7 @@ from console.service.insights import Insights
 from console.service.mirrored_cluster import MirroredCluster, NoMirror
 from console.service.past_client import PastClient, difference
 from console.service.recommendations import Recommender
+from console.service.scoped_client import CallerViews, ScopedClient
 from console.service.telemetry import Archive, Collector
 from console.service.this_machine import RunOutput
 from console.service.token_store import Tokens
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     from engine.model.commands import AnyCommand, Receipt
     from engine.model.external_cells import IntentsReport
     from engine.model.twin_queries import Ask, RunStatus, ScoreReport
+    from engine.model.visibility import Visibility
     from recommender.estimates.queries import (
         Forecast,
         ForecastRequest,
@@ -233,6 +235,7 @@ class LocalClient(Client):
         self._figures = GateFigures(loop, gate)
         self.tokens_kept = Tokens(loop, gate)
         self._past = PastReplicas(loop.engine.place)
+        self._views = CallerViews()
         self.presence = Presence()
         self._written: dict[str, int] = {}
         """By account: the version in which its last change is seen."""
@@ -250,6 +253,25 @@ class LocalClient(Client):
 
     def as_of(self, at_ms: int) -> PastClient:
         return PastClient(self, self._past, at_ms)
+
+    def visibility_of(self, actor: Actor) -> Visibility | None:
+        """The work that an actor may see; None: all of it. May wait for the engine, or for the system's groups."""
+        policies = self._gate.policies
+        policy = policies.known or self._loop.call(lambda _: policies.latest())
+        return self._views.of(policy, actor, policies.owner)
+
+    def sees_all_at_once(self, actor: Actor) -> bool:
+        """True where it is known without waiting that an actor sees the whole cell."""
+        policy = self._gate.policies.known
+        return policy is not None and not policy.views and self.visibility_of(actor) is None
+
+    def scoped(self, seen: Visibility) -> ScopedClient:
+        """The same client, limited to what its person may see."""
+        return ScopedClient(self, seen, self._past)
+
+    def read_for(self, what: str, arguments: tuple[object, ...], seen: Visibility) -> Any:
+        """The engine's answer to somebody who sees that much, including all changes of this person."""
+        return self._loop.read(what, *arguments, least_version=self.own_version, seen_by=seen)
 
     def past(self, at_ms: int, since_ms: int = 0, wait_s: float = 0.0) -> PastStatus:
         if not at_ms:
@@ -678,6 +700,11 @@ class LocalClient(Client):
             self._figures.forget()
             with contextlib.suppress(UnreachableError):  # the engine is stopping
                 self._loop.post(lambda _: self._loop.copies.show_written())
+
+    @property
+    def actor(self) -> Actor:
+        """The person who asks."""
+        return self._actor
 
     @property
     def gate(self) -> Gate:

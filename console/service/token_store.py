@@ -43,7 +43,7 @@ from console.client.credentials import (
 from console.forms.command_arguments import SCOPES
 from engine.journal.database import create_tables
 from engine.model.errors import JournalError, NotFoundError, RefusedError, SpecError
-from runbooks.gate.approval_policy import Policy, may
+from runbooks.gate.approval_policy import Policy, may, may_log_in
 from runbooks.plans.identity import TCP, TOKEN, Actor, Scope, Unauthenticated
 from runbooks.untrusted.stranger_texts import why_confusing
 
@@ -84,6 +84,11 @@ USED = Table(
     Column("digest", LargeBinary, primary_key=True), Column("expires_ms", BigInteger, nullable=False),
 )  # fmt: skip
 """What a provider signed and was exchanged for a token, for as long as it would be taken."""
+GROUPS = Table(
+    "token_group", METADATA,
+    Column("token", String, primary_key=True), Column("name", String, primary_key=True),
+)  # fmt: skip
+"""Groups of an OpenID provider that the login behind a token named."""
 
 
 class PresentedToken(NamedTuple):
@@ -94,6 +99,7 @@ class PresentedToken(NamedTuple):
     """"token:person:alice"."""
     deeds: tuple[str, ...] | None
     within: Scope
+    groups: tuple[str, ...] = ()
 
 
 class _StoredToken(msgspec.Struct):
@@ -163,12 +169,14 @@ class Tokens:
 
         def make(engine: Engine) -> NewToken:
             actor = self._gate.policies.identified(proof.account)
-            if actor.subject == proof.account:
+            policy = self._gate.policies.latest()
+            if actor.subject == proof.account and not may_log_in(policy, proof.account, proof.groups):
                 raise Unauthenticated(
                     f"the policy has no person with account {proof.account[:300]!a}",
                     "Have it added to your accounts: muster policy operator add",
                 )
             ask = TokenAsk(name="muster token login", scopes=(), life_ms=life_ms)
+            actor = msgspec.structs.replace(actor, groups=proof.groups)
             return self._make(engine, actor, actor.subject, ask, (LOGIN,), proof)
 
         return self._loop.call(make)
@@ -271,10 +279,15 @@ class Tokens:
             "used_from": "",
         }  # fmt: skip
 
+        # A service is in no group, whoever made its token.
+        groups = actor.groups if subject == actor.subject else ()
+
         def write(connection: Connection) -> None:
             if proof is not None:
                 _use_up(connection, proof, now_ms)
             connection.execute(insert(ACCESS).values(**values))
+            if groups:
+                connection.execute(insert(GROUPS), [{"token": id_, "name": name} for name in groups])
             data = {
                 "token": id_, "subject": subject, "name": ask.name, "scopes": list(scopes),
                 "within": ask.within.words(), "expires_ms": line.expires_ms,
@@ -282,7 +295,7 @@ class Tokens:
             self._gate.audit.append(connection, "token.created", actor, data=data)
 
         engine.record(write)
-        kept[id_] = _stored(line, hashed)
+        kept[id_] = _stored(line, hashed, groups)
         return NewToken(token=f"{PREFIX}_{id_}_{secret}", line=line)
 
     # -- what is kept -------------------------------------------------------------------------------------------------
@@ -325,6 +338,9 @@ def _use_up(connection: Connection, proof: LoginProof, now_ms: int) -> None:
 
 def _read(connection: Connection) -> dict[str, _StoredToken]:
     create_tables(connection, METADATA)
+    groups: dict[str, tuple[str, ...]] = {}
+    for token, name in connection.execute(select(GROUPS.c.token, GROUPS.c.name).order_by(GROUPS.c.name)):
+        groups[token] = (*groups.get(token, ()), name)
     found: dict[str, _StoredToken] = {}
     for row in connection.execute(select(ACCESS)).mappings():
         line = TokenLine(
@@ -334,7 +350,7 @@ def _read(connection: Connection) -> dict[str, _StoredToken]:
             expires_ms=row["expires_ms"], revoked_ms=row["revoked_ms"], revoked_by=row["revoked_by"],
             used_ms=row["used_ms"], used_from=row["used_from"],
         )  # fmt: skip
-        found[line.id] = _stored(line, bytes(row["hash"]))
+        found[line.id] = _stored(line, bytes(row["hash"]), groups.get(line.id, ()))
     return found
 
 
@@ -345,12 +361,12 @@ def _note_use(connection: Connection, line: TokenLine) -> None:
 _USED = update(ACCESS).where(ACCESS.c.id == bindparam("of"))
 
 
-def _stored(line: TokenLine, hashed: bytes) -> _StoredToken:
+def _stored(line: TokenLine, hashed: bytes, groups: tuple[str, ...]) -> _StoredToken:
     deeds = None
     if line.scopes != (LOGIN,):
         # A scope of a later version that is not known here gives nothing.
         deeds = tuple(sorted({deed for scope in line.scopes for deed in SCOPES.get(scope, ())}))
-    shown = PresentedToken(line.id, f"{TOKEN}{line.subject}", deeds, line.within)
+    shown = PresentedToken(line.id, f"{TOKEN}{line.subject}", deeds, line.within, groups)
     return _StoredToken(line, hashed, shown, line.used_ms)
 
 

@@ -24,6 +24,7 @@ from engine.journal.past_states import PastSpan, span
 from engine.model.errors import BusyError, JournalError, MusterError, RefusedError, SpecError, of_code
 from engine.model.past_queries import PastStatus
 from engine.model.quantities import utc
+from engine.model.visibility import Visibility
 from engine.past.process import BuildProgress, PastRequest, PlaceFields
 from engine.read_replica import (
     PATIENCE_S,
@@ -74,11 +75,11 @@ class PastReplica:
             return None
         return None if frame is None else msgspec.msgpack.decode(frame, type=BuildProgress)
 
-    def ask(self, what: str, arguments: tuple[object, ...]) -> bytes:
+    def ask(self, what: str, arguments: tuple[object, ...], seen_by: Visibility | None = None) -> bytes:
         """The answer as JSON. Raises what the engine would, and RefusedError where the process has ended."""
         self.asked_at = time.monotonic()
         try:
-            return answer_json(self._lanes[urgency_by_name(what)].ask(question(what, arguments)))
+            return answer_json(self._lanes[urgency_by_name(what)].ask(question(what, arguments, seen_by)))
         except (CopyGone, CopyFailed):
             at = utc(self.request.at_ms)
             raise RefusedError(f"the copy of the cell as of {at} did not answer", "Try again for that time") from None
@@ -148,7 +149,14 @@ class PastReplicas:
             problem=progress.problem, remedy=progress.remedy,
         )  # fmt: skip
 
-    def ask(self, request: PastRequest, what: str, arguments: tuple[object, ...], patience_s: float) -> bytes:
+    def ask(
+        self,
+        request: PastRequest,
+        what: str,
+        arguments: tuple[object, ...],
+        patience_s: float,
+        seen_by: Visibility | None = None,
+    ) -> bytes:
         """The answer of the replica, as JSON, once it is ready. Raises what the engine would; BusyError where it is
         still being made after `patience_s` seconds."""
         replica = self._wanted(request)
@@ -160,7 +168,7 @@ class PastReplicas:
         if progress.version < 0:
             done = f"{progress.permille // 10}% done"
             raise BusyError(f"the cell as of {utc(request.at_ms)} is being rebuilt, {done}", "Try again later")
-        return replica.ask(what, arguments)
+        return replica.ask(what, arguments, seen_by)
 
     def version(self, request: PastRequest) -> int:
         """State version at that time; 0 while it is not ready."""

@@ -57,6 +57,7 @@ from engine.model.specs import (
     TopologyRequest,
     WorkloadState,
 )
+from engine.model.visibility import Visibility
 from engine.placement.fragmentation import headline_ppm, measured
 from engine.placement.node_choice import grows
 from engine.reads import cost_reports
@@ -65,6 +66,7 @@ from engine.reads.lists import SOURCES, RowSource, column_named, matching, order
 from engine.reads.overview import Heat, held_by_tenant
 from engine.reads.pending_reasons import Explainer
 from engine.reads.recent_activity import Recent, totals
+from engine.reads.visible_work import VisibleWork
 from engine.scheduling.candidate_order import above_quota, report
 from engine.scheduling.cycle_memory import CycleMemory, Decision
 from engine.state.cell_state import State
@@ -146,8 +148,8 @@ class Reader:
     def _heat(self) -> Heat:
         return Heat(self._state)
 
-    def page(self, query: Query, now_ms: int) -> Page:
-        """Raises SpecError for an unknown column, operator or value."""
+    def page(self, query: Query, now_ms: int, visible: VisibleWork | None = None) -> Page:
+        """`visible`: of whoever does not see all. Raises SpecError for an unknown column, operator or value."""
         columns = query.columns or DEFAULT_COLUMNS[query.kind]
         for name in columns:
             column_named(query.kind, name)
@@ -157,11 +159,15 @@ class Reader:
             )
         source = SOURCES[query.kind](self._state, self.explainer, now_ms)
         source.indexes = self.indexes.get(query.kind, {})
+        seen_by = None
+        if visible is not None:
+            visible.limit(query.kind, source)
+            seen_by = visible.visibility
         if query.from_row and query.sort:
             raise SpecError("from_row", "goes with creation order only", "Leave out sort, or use offset")
-        rows = self._matched(query, source, now_ms)
+        rows = self._matched(query, source, now_ms, seen_by)
         rest = rows[np.searchsorted(rows, query.from_row) :] if query.from_row else rows
-        window = self._ordered(query, source, rest)
+        window = self._ordered(query, source, rest, seen_by)
         more = not query.sort and query.offset + query.limit < len(rest)
         values = [source.values(name, window) for name in columns]
         return Page(
@@ -174,12 +180,12 @@ class Reader:
             next_row=int(window[-1]) + 1 if more and len(window) else -1,
         )
 
-    def _matched(self, query: Query, source: RowSource, now_ms: int) -> Numbers:
+    def _matched(self, query: Query, source: RowSource, now_ms: int, seen_by: Visibility | None) -> Numbers:
         """Rows that match, kept for who scrolls on."""
         if self._kept_of != (self._state.version, now_ms):
             self._kept_of = (self._state.version, now_ms)
             self._matching, self._first = {}, {}
-        key = (query.kind, query.where)
+        key = (query.kind, query.where, seen_by)
         rows = self._matching.get(key)
         if rows is None:
             rows = matching(query.kind, source, query.where)
@@ -187,12 +193,12 @@ class Reader:
                 self._matching[key] = rows
         return rows
 
-    def _ordered(self, query: Query, source: RowSource, rows: Numbers) -> Numbers:
+    def _ordered(self, query: Query, source: RowSource, rows: Numbers, seen_by: Visibility | None) -> Numbers:
         """The window of the rows that match. Its first screens are found together."""
         start, stop = query.offset, query.offset + query.limit
         if stop > FIRST_ROWS or not query.sort or len(rows) < MIN_KEPT:
             return ordered(query.kind, source, rows, query.sort, start, stop)
-        key = (query.kind, query.where, query.sort)
+        key = (query.kind, query.where, query.sort, seen_by)
         first = self._first.get(key)
         if first is None:
             first = self._first[key] = ordered(query.kind, source, rows, query.sort, 0, FIRST_ROWS)

@@ -29,6 +29,7 @@ from engine.model.reports import (
 )
 from engine.model.spec_parts import DAY_MS
 from engine.model.specs import NodeState, WorkloadState
+from engine.model.visibility import OTHERS
 from engine.state.ledger import GRAINS
 from engine.state.timers import hazard_ppm_hour
 
@@ -39,8 +40,11 @@ if TYPE_CHECKING:
     from engine.state.ledger import Meters
 
 
-def showback(state: State, request: ShowbackRequest, now_ms: int) -> Showback:
-    """Raises SpecError for a grouping that there is not, or a window that ends before it begins."""
+def showback(
+    state: State, request: ShowbackRequest, now_ms: int, named: Callable[[int], bool] | None = None
+) -> Showback:
+    """`named`: which accounts of the ledger are told by name; None: all. The others are one group. Raises SpecError for
+    a grouping that there is not, or a window that ends before it begins."""
     since = max(request.since_ms, 0) // DAY_MS
     until = now_ms if request.until_ms is None else min(-(-request.until_ms // DAY_MS) * DAY_MS, now_ms)
     if until < since * DAY_MS or (request.until_ms is not None and request.until_ms < request.since_ms):
@@ -59,7 +63,7 @@ def showback(state: State, request: ShowbackRequest, now_ms: int) -> Showback:
     else:
         name_of = _names(state, request.by)
         for row in range(len(books.accounts)):
-            name = name_of(row)
+            name = name_of(row) if named is None or named(row) else OTHERS
             sums[name] = sums.get(name, 0) + within(books.accounts, row)
     parts = [("group", name, grains) for name, grains in sums.items() if grains]
     parts.sort(key=lambda part: (-part[2], part[1]))

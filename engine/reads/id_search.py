@@ -29,18 +29,20 @@ MAX_LOOKED = 200_000
 whole of its name."""
 
 
-def find(state: State, name: str, kinds: Sequence[str], limit: int) -> tuple[Named, ...]:
+def find(
+    state: State, name: str, kinds: Sequence[str], limit: int, shown: Callable[[Named], bool] | None = None
+) -> tuple[Named, ...]:
     """Find the objects called `name`, then those whose names begin with it: of these kinds, or of all; at most `limit`
     in all. The newest workloads come first. Costs a look-up for the exact name, and for the rest a pass over the names
-    until there are enough.
+    until there are enough. `shown`: which of them count; None: all do.
     """
     wanted = [(kind, kind_hits) for kind, kind_hits in _KINDS.items() if not kinds or kind in kinds]
     limit = max(0, min(limit, MAX_HITS))
-    exact = [hit for _, hits in wanted for hit in hits(state, name, True)]
+    exact = [hit for _, hits in wanted for hit in filter(shown, hits(state, name, True))]
     if len(exact) >= limit or (not name and not kinds):
         return tuple(exact[:limit])
     each = max(1, limit // len(wanted)) if wanted else 0
-    begun = chain.from_iterable(islice(hits(state, name, False), each) for _, hits in wanted)
+    begun = chain.from_iterable(islice(filter(shown, hits(state, name, False)), each) for _, hits in wanted)
     found = dict.fromkeys(chain(exact, begun))
     return tuple(islice(found, limit))
 

@@ -332,8 +332,10 @@ class Recent:
         use = used[main] * 1000 // capacity[main] if capacity[main] else 0
         self.samples.append((now_ms, use, self._state.workloads.state_counts[WorkloadState.QUEUED]))
 
-    def changes(self, after: int, limit: int, now_ms: int) -> Changes:
-        """The newest `limit` changes after version `after`, oldest first."""
+    def changes(
+        self, after: int, limit: int, now_ms: int, told: Callable[[ev.AnyEvent], bool] | None = None
+    ) -> Changes:
+        """The newest `limit` changes after version `after`, oldest first. `told`: which of them count; None: all."""
         state = self._state
         found: list[Single] = []
         """The newest first."""
@@ -342,6 +344,8 @@ class Recent:
             if entry[0] <= after:
                 break
             singles = [single for single in _singles(*entry) if single[0] > after]
+            if told is not None:
+                singles = [single for single in singles if told(single[2])]
             fresh += len(singles)
             if len(found) < limit:
                 found += reversed(singles)

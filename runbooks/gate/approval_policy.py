@@ -8,11 +8,12 @@ policies, people and freezes are here too. Importing this module loads neither c
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, get_args
 
 import msgspec
 
+from engine.model.visibility import Visibility, VisiblePart
 from runbooks.gate.run_limits import PAIR_LIMITS, SOLO_LIMITS, Freeze, FreezeSpec, PolicyLimits, holds
 from runbooks.plans.identity import OWNER, TCP, WHOLE, Actor, Kind, Role, stands_for
 from runbooks.plans.identity import Scope as Scope
@@ -83,6 +84,24 @@ class ServiceIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     @property
     def subject(self) -> str:
         return f"service:{self.id}"
+
+
+class ViewRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The work that some callers see. While a policy has such rules, whoever acts in no part of the cell sees by them
+    alone, and without one nothing but load."""
+
+    who: tuple[str, ...]
+    """Accounts ("unix:1000", "oidc:ISSUER#SUBJECT", "cert:NAME"), subjects ("person:alice", "service:ci"), groups
+    ("unix-group:physics", "oidc-group:research"), or "everyone"."""
+    tenants: tuple[str, ...] = ()
+    teams: tuple[str, ...] = ()
+    """"acme:vision"; "*:vision": in any tenant."""
+    queues: tuple[str, ...] = ()
+    own: bool = False
+    """The teams that are called as their OS account: on a mirrored Slurm cluster, their own jobs."""
+
+
+EVERYONE, UNIX_GROUP, OIDC_GROUP = "everyone", "unix-group:", "oidc-group:"
 
 
 class ApproverGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -158,6 +177,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     limits: PolicyLimits = PolicyLimits()
     freezes: tuple[FreezeSpec, ...] = ()
     break_glass: BreakGlass = BreakGlass()
+    views: tuple[ViewRule, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Left out where there are none: whoever may look sees the whole cell."""
     channels: tuple[tuple[str, str], ...] = ()
     """(id, where to): "log:", "file:/path", "webhook:https://…", "slack:https://…"."""
     own_work: OwnWork | msgspec.UnsetType = msgspec.UNSET
@@ -329,6 +350,68 @@ def somewhere(policy: Policy, actor: Actor, *, owner: str = OWNER) -> frozenset[
     if holder is None:
         return everywhere
     return everywhere.union(role for grant in holder.scoped or () for role in grant.roles)
+
+
+SEES_ALL: frozenset[Role] = frozenset(("operator", "approver", "admin", "auditor"))
+"""Whoever has one of these roles in the whole cell sees all of it: they must see what they decide on."""
+
+
+class Membership(msgspec.Struct, frozen=True):
+    """What the system says of the OS accounts of a caller."""
+
+    users: tuple[str, ...] = ()
+    """Their names."""
+    groups: frozenset[str] = frozenset()
+    """"unix-group:physics"."""
+
+
+NO_MEMBERSHIP = Membership()
+
+
+def visibility(
+    policy: Policy, actor: Actor, membership: Membership = NO_MEMBERSHIP, *, owner: str = OWNER
+) -> Visibility | None:
+    """The work that an actor may see; None: all of it. A token that is for tenants or queues shows those alone,
+    whoever its holder is. Somebody whom only an OpenID provider knows sees nothing but by a rule."""
+    by_policy = _visible_by_policy(policy, actor, membership, owner)
+    given = (VisiblePart(tenants=actor.within.tenants), VisiblePart(queues=actor.within.queues))
+    by_token = tuple(part for part in given if part != VisiblePart())
+    if by_policy is None and not by_token:
+        return None
+    return Visibility(parts=(*(() if by_policy is None else (by_policy,)), *by_token))
+
+
+def _visible_by_policy(policy: Policy, actor: Actor, membership: Membership, owner: str) -> VisiblePart | None:
+    if not policy.views:
+        by_provider = stands_for(actor.account).startswith("oidc:")
+        return VisiblePart() if by_provider and holder_of(policy, actor) is None else None
+    holder = holder_of(policy, actor)
+    everywhere = roles(policy, msgspec.structs.replace(actor, within=WHOLE), owner=owner)
+    if actor.kind == "system" or everywhere.intersection(SEES_ALL):
+        return None
+    names = {actor.subject, stands_for(actor.account), EVERYONE, *membership.groups}
+    names.update(f"{OIDC_GROUP}{group}" for group in actor.groups)
+    rules = [rule for rule in policy.views if names.intersection(rule.who)]
+    scopes = [grant.scope for grant in (holder.scoped if holder is not None else ()) or ()]
+    # Of a grant of tenants in some queues only: what is in both cannot be told here, and is not shown.
+    scopes = [scope for scope in scopes if not (scope.tenants and scope.queues)]
+    teams = [tuple(team.split(":", 1)) for rule in rules for team in rule.teams]
+    own = membership.users if any(rule.own for rule in rules) else ()
+    return VisiblePart(
+        tenants=_all_of([*(rule.tenants for rule in rules), *(scope.tenants for scope in scopes)]),
+        teams=(*(("" if tenant == "*" else tenant, team) for tenant, team in teams), *(("", user) for user in own)),
+        queues=_all_of([*(rule.queues for rule in rules), *(scope.queues for scope in scopes)]),
+    )
+
+
+def may_log_in(policy: Policy, account: str, groups: Sequence[str]) -> bool:
+    """True where a view names this account of an OpenID provider, or one of the groups that it says it is in."""
+    names = {account, *(f"{OIDC_GROUP}{group}" for group in groups)}
+    return any(names.intersection(rule.who) for rule in policy.views or ())
+
+
+def _all_of(names: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for several in names for name in several))
 
 
 _ROLES_FOR: dict[Deed, tuple[Role, ...]] = {

@@ -124,6 +124,10 @@ def changes(old: Policy, new: Policy) -> tuple[PolicyDifference, ...]:
         )  # fmt: skip
         silent = bool(set(old.break_glass.channels) - set(new.break_glass.channels))
         found.append(PolicyDifference(text="break-glass changes", loosens=looser or silent))
+    saw, sees = set(old.views or ()), set(new.views or ())
+    if saw != sees:
+        text = "views change" if saw and sees else "callers see by views" if sees else "whoever may look sees all work"
+        found.append(PolicyDifference(text=text, loosens=bool(saw and (not sees or sees - saw))))
     if dict(old.channels) != dict(new.channels):
         gone = sorted(set(old.channels) - set(new.channels))
         names = sorted(dict(set(old.channels) ^ set(new.channels)))

@@ -44,6 +44,7 @@ from runbooks.gate.approval_policy import (
     Rule,
     ServiceIdentity,
     Typed,
+    ViewRule,
     floor_of,
 )
 from runbooks.gate.run_limits import ByTier, FreezeSpec, PolicyLimits, check_freeze, moment_ms
@@ -63,6 +64,10 @@ ACCOUNT = re.compile(
     r"|oidc:https?://[a-z0-9.-]+(?::[0-9]{1,5})?(?:/[A-Za-z0-9._~/-]{0,200})?#[!-~]{1,255}"
 )
 _PERCENT = re.compile(r"([0-9]{1,2})(?:\.([0-9]))?%", re.ASCII)
+VIEWER = re.compile(
+    rf"everyone|unix-group:[A-Za-z0-9_][A-Za-z0-9_.@ -]{{0,63}}|oidc-group:[!-~]{{1,255}}"
+    rf"|(?:person|service):{ID.pattern}|{ACCOUNT.pattern}"
+)
 RESERVED = frozenset((
     "all", "any", "anybody", "anyone", "everybody", "everyone", "nobody", "none", "person", "service", "system", "tcp",
     "unix", "owner", "muster", "llm",
@@ -143,6 +148,14 @@ class _Freeze(msgspec.Struct, forbid_unknown_fields=True, rename={"from_": "from
     reason: str = ""
 
 
+class _View(msgspec.Struct, forbid_unknown_fields=True):
+    who: tuple[str, ...]
+    tenants: tuple[str, ...] = ()
+    teams: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
+    own: bool = False
+
+
 class _File(msgspec.Struct, forbid_unknown_fields=True):
     schema: Literal["muster-policy/v1"]
     name: str
@@ -154,6 +167,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     limits: _Limits | None = None
     freezes: tuple[_Freeze, ...] = ()
     break_glass: BreakGlass | None = None
+    views: tuple[_View, ...] = ()
     channels: dict[str, str] = {}
     own_work: OwnWork | Literal["none"] | msgspec.UnsetType = msgspec.UNSET
 
@@ -177,9 +191,14 @@ def _policy(file: _File) -> Policy:
         limits=base.limits if file.limits is None else _limits(base.limits, file.limits),
         freezes=tuple(_freeze(freeze, f"freezes[{i}]") for i, freeze in enumerate(file.freezes)),
         break_glass=base.break_glass if file.break_glass is None else file.break_glass,
+        views=tuple(map(_view, file.views)) or msgspec.UNSET,
         channels=tuple(sorted(file.channels.items())),
         own_work=msgspec.UNSET if own_work == "none" else own_work,
     )
+
+
+def _view(view: _View) -> ViewRule:
+    return ViewRule(who=view.who, tenants=view.tenants, teams=view.teams, queues=view.queues, own=view.own)
 
 
 def _person(person: _Person) -> Person:
@@ -297,6 +316,7 @@ def check_policy(policy: Policy) -> Policy:
     _check_limits(policy.limits)
     _check_own_work(policy)
     _check_freezes(policy.freezes)
+    _check_views(policy.views or ())
     _check_channels(policy)
     return policy
 
@@ -463,6 +483,29 @@ def _check_freezes(freezes: tuple[FreezeSpec, ...]) -> None:
         _check_id(freeze.name, f"freezes[{i}].name")
         _check_scope(freeze.scope, f"freezes[{i}]")
         check_freeze(freeze, f"freezes[{i}]")
+
+
+def _check_views(views: tuple[ViewRule, ...]) -> None:
+    _check_count(views, MAX_PEOPLE, "views")
+    for i, view in enumerate(views):
+        where = f"views[{i}]"
+        _check_count(view.who, MAX_RULES, f"{where}.who")
+        wrong = next((name for name in view.who if not VIEWER.fullmatch(name)), None)
+        if wrong is not None or not view.who:
+            raise SpecError(
+                f"{where}.who", f"{(wrong or '')[:40]!a} is nobody",
+                "Write unix-group:NAME, oidc-group:NAME, an account, person:ID, service:ID or everyone",
+            )  # fmt: skip
+        _check_scope(Scope(tenants=view.tenants, queues=view.queues), where)
+        _check_count(view.teams, MAX_RULES, f"{where}.teams")
+        for team in view.teams:
+            tenant, parted, name = team.partition(":")
+            if not parted:
+                raise SpecError(f"{where}.teams", f"{team[:40]!a} is not TENANT:TEAM", "Write *:TEAM for any tenant")
+            for part in (name,) if tenant == "*" else (tenant, name):
+                check_id(part, f"{where}.teams")
+        if not (view.tenants or view.teams or view.queues or view.own):
+            raise SpecError(where, "shows nothing", "Name tenants, teams or queues, or say own: true")
 
 
 def _check_channels(policy: Policy) -> None:
@@ -632,6 +675,7 @@ def text_of(policy: Policy) -> str:
         "limits": _limit_lines(policy.limits),
         "freezes": [_freeze_lines(freeze) for freeze in policy.freezes],
         "break_glass": msgspec.to_builtins(policy.break_glass),
+        "views": [_given(view) for view in policy.views or ()],
         "channels": dict(policy.channels),
         "own_work": msgspec.to_builtins(policy.own_work) if policy.own_work else "none",
     }  # fmt: skip

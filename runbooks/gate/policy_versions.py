@@ -214,6 +214,11 @@ class Policies:
             self._latest = self.looked(self.current)
         return self._latest
 
+    @property
+    def known(self) -> Policy | None:
+        """The policy in force, if that is known without the database; else None. May be read on any thread."""
+        return self._latest
+
     def looked(self, read: Callable[[Connection], T]) -> T:
         """`read` over what is kept; it changes nothing."""
         return self._engine.recorded(read) if self._ready else self._engine.record(read)

@@ -75,6 +75,8 @@ class Actor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """What the token that was shown is for, of what its holder may do; None: all of it."""
     within: Scope = WHOLE
     """The part of the cell that the token is for."""
+    groups: tuple[str, ...] = ()
+    """Groups of the OpenID provider that its login named."""
 
 
 def stands_for(account: str) -> str:

@@ -16,6 +16,7 @@ from console.server.engine_process import new_event_loop, run_server
 from console.service.advisor import Advisor
 from console.service.chat import Chat
 from console.service.local_client import LocalClient
+from console.service.mirrored_cluster import NoMirror
 from console.service.telemetry import Archive
 from engine.control import Engine
 from engine.loop import EngineLoop
@@ -57,9 +58,12 @@ def serving(
     tls: Tls | None = None,
     archive: Archive | None = None,
     chat: Chat | None = None,
+    cluster: NoMirror | None = None,
 ) -> Iterator[None]:
     """The control plane of `loop` on a bound socket, on a thread of its own. Without a gate, one for one person."""
-    client = LocalClient(loop, gate or gate_of(loop.engine), Advisor(loop), read_only, name="lab", archive=archive)
+    client = LocalClient(
+        loop, gate or gate_of(loop.engine), Advisor(loop), read_only, name="lab", archive=archive, cluster=cluster
+    )
     ready = threading.Event()
     aio = new_event_loop()
     stop = asyncio.Event()
@@ -87,10 +91,15 @@ def socket_folder() -> Iterator[Path]:
 
 @contextmanager
 def served_on_unix(
-    loop: EngineLoop, *, read_only: bool = False, gate: Gate | None = None, archive: Archive | None = None
+    loop: EngineLoop,
+    *,
+    read_only: bool = False,
+    gate: Gate | None = None,
+    archive: Archive | None = None,
+    cluster: NoMirror | None = None,
 ) -> Iterator[Path]:
     """The path of a Unix socket that serves `loop`."""
     with socket_folder() as folder:
         path = folder / "engine.sock"
-        with serving(loop, bind_unix(path), read_only=read_only, gate=gate, archive=archive):
+        with serving(loop, bind_unix(path), read_only=read_only, gate=gate, archive=archive, cluster=cluster):
             yield path
