@@ -30,6 +30,7 @@ from console.client.sockets import LOOK_EVERY_S, Tls, bind_tcp, bind_unix, priva
 from console.forms.settings import ConsoleSettings, paths_in
 from console.server.application import ControlPlane, build_service
 from console.server.authentication import Doors, guarded_ports
+from console.server.command_listener import command_listener
 from console.server.load_limits import DoorwayServer, OpenConnections, WatchedConnection
 from console.server.operations import SaysVersion
 from console.server.served_process import after_loss, end_when_taken, stop_on_signals, uvicorn_config, wait_for_lease
@@ -275,6 +276,7 @@ def _serve(served: ServeOptions, engine: Engine) -> None:
         if served.record is not None:
             write_record(served.record, served.name)
             after.callback(served.record.unlink, missing_ok=True)
+            after.enter_context(command_listener(served.record.parent))
         if isinstance(served.journal, Schema) and served.record is not None:
             note(served.record.parent, str(served.journal))
         feed = served.feed(engine) if served.feed else None
