@@ -861,6 +861,11 @@ class Engine:
         return None if self._journal is None else self._journal.place
 
     @property
+    def former(self) -> Path | None:
+        """Copy of its journal as a former Muster wrote it, when opening has migrated it."""
+        return None if self._journal is None else self._journal.former
+
+    @property
     def lease(self) -> Lease | None:
         """The lease by which it may write a journal on a server; None elsewhere."""
         return None if self._journal is None else self._journal.lease

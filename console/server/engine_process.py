@@ -423,6 +423,10 @@ def _begin(engine: Engine, served: ServeOptions) -> None:
 
 
 def _go_on(engine: Engine, served: ServeOptions) -> None:
+    if engine.former is not None:
+        print(
+            printable(f"the journal is migrated; as it was it is kept in {engine.former}"), file=sys.stderr, flush=True
+        )
     if served.cell is not None and served.feed is None and served.here is None and served.mirrors is None:
         print("the journal already has a cell: the cell file is ignored", file=sys.stderr, flush=True)
     if served.keep_up:

@@ -178,8 +178,10 @@ class Journal:
         self.seed, self.version, self._chain = seed, 0, 0
         self.written_ms = 0
         """Wall clock of the newest batch that was found at opening; 0: there was none."""
+        self.former: Path | None = None
+        """Copy of the file as it was before an older Muster's tables were migrated at opening."""
         try:
-            self._migrate(self._head()[1])
+            self._migrate(*self._head())
             self.reopen()
             with self._store.reading("open") as connection:
                 self.written_ms = last_written_ms(connection)
@@ -203,7 +205,11 @@ class Journal:
             head = head_of(connection, self.place)
             return head, tables.refuse_other(connection, self.place, head)
 
-    def _migrate(self, had: int) -> None:
+    def _migrate(self, head: Any, had: int) -> None:
+        if self.path is not None and head["last_version"] and had < len(tables.MIGRATIONS):
+            path = self.path.resolve()
+            self.former = sqlite_store.former_name(path)
+            sqlite_store.copy_file(path, self.former)
         for number in range(had, len(tables.MIGRATIONS)):
             with self._store.writing() as connection:
                 tables.migrate(connection, number, _wall_ms())

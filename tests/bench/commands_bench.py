@@ -89,7 +89,7 @@ def _jobs(command: list[str], count: int, environment: Mapping[str, str]) -> flo
     began = time.perf_counter()
     for _ in range(count):
         _run([*command, "run", "--memory", "64MiB", "--", "true"], environment)
-    left = [*SERVED, "get", "workloads", "-f", "state:queued,admitted,placed,running", "-o", "csv"]
+    left = [*SERVED, "get", "workloads", "-f", "state:queued,held,waiting,placed,running", "-o", "csv"]
     while len(_run(left, environment).splitlines()) > 1:
         time.sleep(0.05)
     return time.perf_counter() - began
