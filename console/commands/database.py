@@ -79,7 +79,7 @@ def check(arguments: argparse.Namespace) -> None:
     place = _named(arguments.where, settings_of(arguments))
 
     _must_exist(place)
-    events = outside_readers.check(place)
+    events = outside_readers.check(place).events
     if arguments.json:
         write_json({"place": str(place), "events": events})
         return
@@ -253,5 +253,5 @@ _OTHERS: tuple[MetaData, ...] = (
 
 
 def tables() -> list[Table]:
-    own = [*journal_tables.TABLES, journal_tables.table_of(journal_tables.Estimate), MIGRATION]
+    own = [*journal_tables.TABLES, journal_tables.table_of(journal_tables.Estimate), journal_tables.PRUNED, MIGRATION]
     return [*own, *(table for metadata in _OTHERS for table in metadata.sorted_tables)]

@@ -33,7 +33,7 @@ THEMES = ("auto", "dark", "light", "contrast", "safe", "sixteen", "plain")
 COLOURS = ("red", "yellow", "green", "cyan", "blue", "magenta")
 CONFIRM = ("usual", "digest")
 EGRESS = ("local", "trusted", "external")
-DURATIONS = ("keep_minutes", "keep_fives", "keep_hours", "model_deadline")
+DURATIONS = ("keep_minutes", "keep_fives", "keep_hours", "keep_events", "model_deadline")
 """Settings that are times such as "2d"."""
 AMOUNTS = ("model_price_in", "model_price_out", "model_budget_call", "model_budget_hour", "model_budget_day")
 """Settings that are amounts of USD such as "0.25"."""
@@ -79,6 +79,8 @@ class ConsoleSettings:
     """How long by five minutes; then by the hour."""
     keep_hours: str = "400d"
     """How long by the hour."""
+    keep_events: str = "400d"
+    """How long the journal keeps events, cell time: as far back `--at`, diff and replays can look. The audit stays."""
     keep_runs: int = 200_000
     """Ended workloads whose record is kept."""
     keep_series: int = 50_000

@@ -199,6 +199,8 @@ class ServeOptions:
     is new. The signer is of its audit."""
     keep: Retention = field(default_factory=Retention)
     """How long measurements and ended work are kept."""
+    keep_events_ms: int = 0
+    """How long the journal keeps events, cell time; 0: for ever."""
     audit_key: Path | None = None
     """File of the key that signs the audit, made if there is none; None leaves it unsigned."""
     anchors: tuple[Anchor, ...] = ()
@@ -243,7 +245,8 @@ def serve(served: ServeOptions) -> None:
             served = replace(served, start_ms=wall_ms())
     try:
         engine = Engine.open(
-            served.journal, seed=served.seed, use_snapshot=served.use_snapshot, forecaster=CapacityForecaster(),
+            served.journal, seed=served.seed, use_snapshot=served.use_snapshot, keep_ms=served.keep_events_ms,
+            forecaster=CapacityForecaster(),
             stood_by=stood_by, processes=served.here.executor(umask) if served.here else None,
         )  # fmt: skip
     except JournalBusy as busy:

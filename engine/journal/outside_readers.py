@@ -21,7 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from engine.journal import postgres_sessions, tables
 from engine.journal.database import Place, Schema, SqliteFile, create_some
-from engine.journal.event_journal import Journal, batches, head_of, newest_snapshot
+from engine.journal.event_journal import Journal, batches, beginning, head_of, newest_snapshot
 from engine.journal.postgres_store import LOOK_S, Lease, LeaseCandidate, exists
 from engine.journal.postgres_store import TABLES as OF_ONE_PLACE
 from engine.journal.sqlite_store import FileStore, copy_file, former_name, looked_at, unavailable
@@ -90,7 +90,7 @@ def backup(
         else:
             with closing(Journal(path, 0)) as target:
                 read(source, lambda reading: _fill(target, reading, source, tables, told))
-        return check(SqliteFile(path))
+        return check(SqliteFile(path)).version
     except BaseException:
         for name in ("", "-wal", "-shm", ".new"):
             path.with_name(path.name + name).unlink(missing_ok=True)
@@ -100,7 +100,7 @@ def backup(
 def restore(source: Path, place: SqliteFile) -> tuple[int, Path | None]:
     """Have the cell of a file in place of the one that is there, and keep that as another file. Returns the version and
     that file, if there was a cell. Raises JournalBusy while an engine has it, JournalError with nothing changed."""
-    version = check(SqliteFile(source))
+    version = check(SqliteFile(source)).version
     former = former_name(place.path.resolve()) if place.path.exists() else None
     with closing(FileStore(place, 0)) as store:
         if former is not None:
@@ -109,16 +109,24 @@ def restore(source: Path, place: SqliteFile) -> tuple[int, Path | None]:
     return version, former
 
 
-def check(place: Place) -> int:
-    """Read every event and the newest snapshot, and verify them. Returns the version. Raises JournalError."""
+class JournalCheck(NamedTuple):
+    """What was found whole."""
 
-    def whole(connection: Connection) -> int:
+    version: int
+    events: int
+    """Those that are there: fewer than the version once old ones were let go."""
+
+
+def check(place: Place) -> JournalCheck:
+    """Read every event and the newest snapshot, and verify them. Raises JournalError."""
+
+    def whole(connection: Connection) -> JournalCheck:
         head = head_of(connection, place)
         refuse_other(connection, place, head)
         newest_snapshot(connection, place)
-        for _ in batches(connection, place, (0, 0), (head["last_version"], head["chain"])):
-            pass
-        return int(head["last_version"])
+        begun, end = beginning(connection, place), (head["last_version"], head["chain"])
+        events = sum(event.versions for batch in batches(connection, place, begun, end) for event in batch)
+        return JournalCheck(end[0], events)
 
     return read(place, whole)
 

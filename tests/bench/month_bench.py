@@ -27,7 +27,8 @@ from engine.model.commands import Submit
 from engine.model.specs import TaskGroup
 
 NODES = 5_000
-MONTH_MS = 30 * 86_400_000
+DAY_MS = 86_400_000
+MONTH_MS = 30 * DAY_MS
 BATCH = 2_000
 KIND_COUNT = 64
 EVENTS_EACH = 5
@@ -49,11 +50,18 @@ print(json.dumps(told))
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=10_000_000)
+    parser.add_argument(
+        "--keep", type=float, default=0, metavar="DAYS", help="events are kept for so long; 0: for ever"
+    )
     parser.add_argument("--folder", help="keep the journal there")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="muster-month-") as made:
         path = Path(given.folder or made, "journal.db")
-        digest = _live(path, given.events)
+        digest = _live(path, given.events, int(given.keep * DAY_MS))
+        print(
+            f"{sum(each.stat().st_size for each in path.parent.glob('journal.db*')) / 2**20:,.0f} MiB on disk",
+            flush=True,
+        )
         found = _reopened(path)
         assert found["digest"] == digest, "another state"
         empty = _reopened(Path(made, "empty.db"))
@@ -63,9 +71,9 @@ def main() -> None:
         )
 
 
-def _live(path: Path, events: int) -> str:
+def _live(path: Path, events: int, keep_ms: int) -> str:
     """Live for so many events, end without a snapshot, and return the digest of the state."""
-    engine = Engine.open(path, cell=engine_bench.cell(NODES))
+    engine = Engine.open(path, cell=engine_bench.cell(NODES), keep_ms=keep_ms)
     rng = random.Random(2)
     groups = [(TaskGroup(request=request),) for request in engine_bench.requests(rng, KIND_COUNT)]
     step_ms = MONTH_MS * BATCH * EVENTS_EACH // events
@@ -86,7 +94,7 @@ def _tell(engine: Engine, path: Path, jobs: int, cpu_s: float) -> None:
     disk = sum(each.stat().st_size for each in path.parent.glob(f"{path.name}*"))
     memory = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
     print(
-        f"{engine.version:>12,} events {jobs:>10,} jobs  day {engine.now_ms / 86_400_000:5.1f}  "
+        f"{engine.version:>12,} events {jobs:>10,} jobs  day {engine.now_ms / DAY_MS:5.1f}  "
         f"disk {disk / 2**20:7.0f} MiB  memory {memory:6.0f} MiB  {cpu_s:7.1f} CPU s",
         flush=True,
     )
