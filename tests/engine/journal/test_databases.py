@@ -281,7 +281,7 @@ def test_a_cell_is_copied_whole_and_numbers_go_on(played: Place, tmp_path: Path)
 
 
 def test_a_copy_writes_over_nothing_and_leaves_out_nothing(played: Place, tmp_path: Path) -> None:
-    source, known = Journal(played, 1), [*TABLES, table_of(Estimate), MIGRATION]
+    source, known = Journal(played, 1), [*TABLES, table_of(Estimate), PRUNED, MIGRATION]
     other = Engine.open(tmp_path / "other.db", cell=small_cell())
     with pytest.raises(RefusedError, match="already"):
         copy(source, other._journal, known)
