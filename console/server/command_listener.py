@@ -8,7 +8,6 @@ socket and a thread that waits.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import select
 import socket
@@ -18,7 +17,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from console.client.sockets import bind_unix, remove_unix
+from console.client.launch import alive
+from console.client.sockets import bind_unix
 from console.forms.runtime_folder import COMMANDS, runtime_folder
 from engine.model.errors import MusterError
 
@@ -29,23 +29,31 @@ PACKAGES = Path(__file__).resolve().parents[2]
 
 
 @contextlib.contextmanager
-def command_listener(cell: Path) -> Iterator[None]:
-    """Have commands of this user served while it lasts, for the engine whose files are in `cell`. Where the socket
-    cannot be, commands run as they do without."""
-    name = hashlib.sha256(os.fsencode(os.path.realpath(cell))).hexdigest()[:16]
-    path = Path(runtime_folder(), f"{COMMANDS}{name}.sock")
+def command_listener() -> Iterator[None]:
+    """Have commands of this user served while it lasts. Where the socket cannot be, they run as they do without."""
+    folder = Path(runtime_folder())
+    path = folder / f"{COMMANDS}{os.getpid()}.sock"
     try:
         listening = bind_unix(path)
     except MusterError:
         yield
         return
+    _remove_left(folder)
     listening.listen()
     door = _CommandDoor(listening)
     try:
         yield
     finally:
         door.close()
-        remove_unix(path)
+        path.unlink(missing_ok=True)
+
+
+def _remove_left(folder: Path) -> None:
+    """Remove sockets of engines that were killed."""
+    for left in folder.glob(f"{COMMANDS}*.sock"):
+        pid = left.stem.removeprefix(COMMANDS)
+        if pid.isdigit() and not alive(int(pid)):
+            left.unlink(missing_ok=True)
 
 
 class _CommandDoor:

@@ -279,7 +279,7 @@ def _serve(served: ServeOptions, engine: Engine) -> None:
         if served.record is not None:
             write_record(served.record, served.name)
             after.callback(served.record.unlink, missing_ok=True)
-            after.enter_context(command_listener(served.record.parent))
+            after.enter_context(command_listener())
         if isinstance(served.journal, Schema) and served.record is not None:
             note(served.record.parent, str(served.journal))
         feed = served.feed(engine) if served.feed else None

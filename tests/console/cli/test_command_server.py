@@ -56,11 +56,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         "XDG_RUNTIME_DIR": str(folder / "run"), "XDG_STATE_HOME": str(folder / "state"),
         "XDG_CONFIG_HOME": str(folder / "config"), "ONLY_HERE": "yes",
     }  # fmt: skip
+    (left := folder / "run" / "muster" / f"{COMMANDS}999999999.sock").parent.mkdir(mode=0o700)
+    left.touch()
     command = [sys.executable, "-m", "console.cli.main", "serve", "--here", "--cell", "small"]
     with open(folder / "log", "wb") as log:
         engine = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
     try:
         until(lambda: b"ready" in (folder / "log").read_bytes())
+        assert not left.exists(), "of an engine that was killed"
         yield environment
         [server] = servers(engine.pid)
         engine.kill()
