@@ -122,6 +122,8 @@ class Engine:
         self.forecaster = forecaster
         """Forecaster of the demand that nodes are ordered ahead for; None: the built-in baseline."""
         self.snapshot_every = snapshot_every
+        self.keep_ms = 0
+        """How long the journal keeps events, cell time; 0: for ever."""
         self.agents = Agents(self)
         self.cycle_every_ms = 0
         """Cell milliseconds between scheduling cycles as time passes: 0 has one at every instant something ends."""
@@ -209,6 +211,7 @@ class Engine:
         cell: CellSpec | None = None,
         use_snapshot: bool = True,
         snapshot_every: int = SNAPSHOT_EVERY,
+        keep_ms: int = 0,
         faults: Faults | None = None,
         provider_faults: ProviderFaults | None = None,
         forecaster: Forecaster | None = None,
@@ -218,8 +221,8 @@ class Engine:
         """The cell recorded at `path`, a file or a PostgreSQL URL, or a new one; None keeps it in memory only. `cell`
         defines a new one. `faults` rehearses an executor that misbehaves, `provider_faults` a provider that lies.
         `forecaster` foretells demand to the autoscaler, as a function of the past alone: the same after a restart;
-        None: the built-in one. `stood_by`: what waiting for a journal on a server has come to. `processes` runs tasks
-        for real.
+        None: the built-in one. `keep_ms`: how long events are kept, cell time; 0: for ever. `stood_by`: what waiting
+        for a journal on a server has come to. `processes` runs tasks for real.
 
         Raises JournalCorrupt, JournalBusy, JournalError, SpecError.
         """
@@ -242,6 +245,7 @@ class Engine:
                 forecaster=forecaster,
                 processes=processes,
             )
+            engine.keep_ms = keep_ms
             if cell is not None and state.version == 0:
                 engine.command(Define(cell=cell))
             else:
@@ -805,7 +809,7 @@ class Engine:
         if self._journal is None or self._stale or self._journal.version != self.state.version:
             return
         try:
-            self._journal.write_snapshot(self.state.dump(), self.state.version)
+            self._journal.write_snapshot(self.state.dump(), self.state.version, self.keep_ms)
         except JournalError as error:
             self.journal_error = str(error)
             return
@@ -888,6 +892,11 @@ class Engine:
     def place(self) -> Place | None:
         """The location of its journal; None where it is kept in memory."""
         return None if self._journal is None else self._journal.place
+
+    @property
+    def former(self) -> Path | None:
+        """Copy of its journal as a former Muster wrote it, when opening has migrated it."""
+        return None if self._journal is None else self._journal.former
 
     @property
     def lease(self) -> Lease | None:

@@ -54,7 +54,7 @@ def add_nouns(root: ShellParser) -> None:
         ("history", "what was measured, and the forecast made of it", _history),
         ("token", "tokens and logins that prove over the network who asks", _token),
         ("config", "the settings file and the keys: check, keys", _config),
-        ("database", "where a cell is kept: look, check, copy", _database),
+        ("database", "where a cell is kept: look, check, back up, copy", _database),
     ):
         root.add(word, text, "", fill, NOUNS)
 
@@ -292,12 +292,19 @@ def _database(database: ShellParser) -> None:
     of = "console.commands.database"
     database.add("show", "what is there, who writes it, and who stands by", f"{of}:show", _kept)
     database.add("check", "read every event and snapshot, and verify them", f"{of}:check", _kept)
+    database.add("backup", "write a cell to a file while its engine runs, and verify it", f"{of}:backup", _backup)
+    database.add("restore", "have the cell of such a file again; the present one is kept", f"{of}:restore", _backup)
     database.add("copy", "copy a cell that no engine serves, whole, to a new place", f"{of}:copy", _copy)
 
 
 def _kept(target: argparse.ArgumentParser) -> None:
     target.add_argument("where", nargs="?", default="", metavar="WHERE", help=_WHERE)
     reach(target, sub=True)
+
+
+def _backup(kept: argparse.ArgumentParser) -> None:
+    kept.add_argument("file", metavar="FILE", help="the backup")
+    reach(kept, sub=True)
 
 
 def _copy(copied: argparse.ArgumentParser) -> None:

@@ -293,6 +293,7 @@ def _remote(where: str, settings: ConsoleSettings, identity: Identity) -> Client
 
 def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> ServeOptions:
     from console.server.engine_process import ServeOptions
+    from engine.model.quantities import duration_ms
     from runbooks.audit.witnesses import anchors_of
 
     settings = settings_of(arguments)
@@ -321,6 +322,7 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
         "catch_up": bool(arguments.catch_up),
         "use_snapshot": not arguments.ignore_snapshot,
         "keep": _retention(settings),
+        "keep_events_ms": duration_ms(settings.keep_events),
         "approval": _approval(arguments, settings, here=here is not None),
         "audit_key": audit_key_path(settings, name, paths),
         "anchors": anchors_of(settings.audit_anchors),

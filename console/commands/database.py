@@ -1,4 +1,5 @@
-"""`muster database`: location and tables of a cell's records, an integrity check, and a copy to another database."""
+"""`muster database`: location and tables of a cell's records, an integrity check, a backup while it is served
+and the way back from one, and a copy to another database."""
 
 from __future__ import annotations
 
@@ -6,24 +7,27 @@ import argparse
 import os
 import sys
 from contextlib import closing
+from pathlib import Path
 
 import msgspec
 from sqlalchemy import Connection, MetaData, Table, inspect, select
 
 from console.client.attach import settings_of
 from console.client.launch import refuse_file
+from console.client.sockets import private_folder
 from console.commands.show import write_json, write_lines
 from console.forms.settings import ConsoleSettings, cell_paths
 from console.server import idempotency
 from console.service import token_store
 from console.text.plain_tables import facts, table
 from console.text.terminal_text import duration, mebibytes, printable, timestamp
+from engine.journal import outside_readers
 from engine.journal import tables as journal_tables
 from engine.journal.database import Place, Schema, SqliteFile, place_of, schema_for
-from engine.journal.event_journal import batches, head_of, newest_snapshot
+from engine.journal.event_journal import head_of
 from engine.journal.outside_readers import read
 from engine.journal.postgres_store import LEASE, STANDBY, holder_of
-from engine.journal.tables import MIGRATION, MIGRATIONS, Snapshot, refuse_other, table_of
+from engine.journal.tables import MIGRATION, MIGRATIONS, Snapshot, table_of
 from engine.model.errors import RefusedError, SpecError
 from recommender.findings import suggestion_store as shelf_tables
 from recommender.history import chunks as telemetry_tables
@@ -74,24 +78,49 @@ def check(arguments: argparse.Namespace) -> None:
     """Raises JournalCorrupt for what does not verify."""
     place = _named(arguments.where, settings_of(arguments))
 
-    def whole(connection: Connection) -> int:
-        head = head_of(connection, place)
-        refuse_other(connection, place, head)
-        newest_snapshot(connection, place)
-        end = (head["last_version"], head["chain"])
-        return sum(event.versions for batch in batches(connection, place, (0, 0), end) for event in batch)
-
     _must_exist(place)
-    events = read(place, whole)
+    events = outside_readers.check(place).events
     if arguments.json:
         write_json({"place": str(place), "events": events})
         return
     write_lines([f"{printable(str(place))}: {events:,} events, all intact"])
 
 
+def backup(arguments: argparse.Namespace) -> None:
+    """Beside the engine: it goes on meanwhile."""
+    place, path = _named("", settings_of(arguments)), Path(arguments.file).absolute()
+    _must_exist(place)
+    version = outside_readers.backup(place, path, tables(), _tell)
+    if arguments.json:
+        write_json({"from": str(place), "to": str(path), "version": version, "bytes": path.stat().st_size})
+        return
+    size = mebibytes(-(-path.stat().st_size // 2**20))
+    write_lines([f"{printable(str(path))}: version {version:,}, {size}, verified"])
+
+
+def restore(arguments: argparse.Namespace) -> None:
+    """No engine may serve the cell meanwhile. Raises RefusedError for a cell in PostgreSQL: a new schema takes one."""
+    settings = settings_of(arguments)
+    if settings.readonly:
+        raise RefusedError("this session is read-only", "Start without --readonly to act")
+    place, path = _named("", settings), Path(arguments.file).absolute()
+    _must_exist(SqliteFile(path))
+    if isinstance(place, Schema):
+        raise RefusedError(
+            f"cell '{printable(cell_paths(settings).folder.name)}' is kept in PostgreSQL",
+            f"Copy it into a new schema: muster database copy {path} 'postgresql://…?schema=NAME'",
+        )
+    private_folder(place.path.parent)
+    version, former = outside_readers.restore(path, place)
+    if arguments.json:
+        write_json({"from": str(path), "to": str(place), "version": version, "former": former and str(former)})
+        return
+    kept = [f"the cell as it was is kept in {printable(str(former))}"] if former is not None else []
+    write_lines([f"{printable(str(place))}: version {version:,}, verified", *kept])
+
+
 def copy(arguments: argparse.Namespace) -> None:
     """The source is held as by an engine meanwhile, so that nobody writes it."""
-    from engine.journal import outside_readers
     from engine.journal.event_journal import Journal
 
     settings = settings_of(arguments)
@@ -224,5 +253,5 @@ _OTHERS: tuple[MetaData, ...] = (
 
 
 def tables() -> list[Table]:
-    own = [*journal_tables.TABLES, journal_tables.table_of(journal_tables.Estimate), MIGRATION]
+    own = [*journal_tables.TABLES, journal_tables.table_of(journal_tables.Estimate), journal_tables.PRUNED, MIGRATION]
     return [*own, *(table for metadata in _OTHERS for table in metadata.sorted_tables)]

@@ -26,8 +26,8 @@ Source = Literal["default", "file", "environment", "flag"]
 Effect = Literal["at once", "next console", "next engine"]
 AT_ONCE = ("theme",)
 OF_ENGINES = (
-    "database", "speed", "keep_minutes", "keep_fives", "keep_hours", "keep_runs", "keep_series", "approval",
-    "audit_key", "runbooks", "audit_anchors", "socket_group", "log_format", "trace_url", "trace_percent",
+    "database", "speed", "keep_minutes", "keep_fives", "keep_hours", "keep_events", "keep_runs", "keep_series",
+    "approval", "audit_key", "runbooks", "audit_anchors", "socket_group", "log_format", "trace_url", "trace_percent",
 )  # fmt: skip
 """Read by an engine when it is started from here, beside those of the model."""
 SUBJECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -36,7 +36,7 @@ SUBJECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Who you are", ("operator", "key", "key_passphrase_file")),
     ("Approval and audit", ("approval", "runbooks", "audit_key", "audit_anchors")),
     ("Log and traces", ("log_format", "trace_url", "trace_percent")),
-    ("History", ("keep_minutes", "keep_fives", "keep_hours", "keep_runs", "keep_series")),
+    ("History", ("keep_minutes", "keep_fives", "keep_hours", "keep_events", "keep_runs", "keep_series")),
 )
 """What belongs together; the rest is of the model."""
 

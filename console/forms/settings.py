@@ -12,15 +12,15 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from console.forms.runtime_folder import MAX_SOCKET_BYTES, runtime_folder
 from engine.model.errors import SpecError, did_you_mean
 
 FILE_NAME = "muster.toml"
 ENVIRONMENT = "MUSTER_"
-MAX_SOCKET_BYTES = 100
 """Longest path a Unix socket is bound to. The kernel's limit is 107 bytes on Linux and 103 on macOS."""
 
 APPROVALS = ("solo", "pair", "team")
@@ -35,7 +35,7 @@ COLOURS = ("red", "yellow", "green", "cyan", "blue", "magenta")
 CONFIRM = ("usual", "digest")
 LOG_FORMATS = ("text", "json")
 EGRESS = ("local", "trusted", "external")
-DURATIONS = ("keep_minutes", "keep_fives", "keep_hours", "model_deadline")
+DURATIONS = ("keep_minutes", "keep_fives", "keep_hours", "keep_events", "model_deadline")
 """Settings that are times such as "2d"."""
 AMOUNTS = ("model_price_in", "model_price_out", "model_budget_call", "model_budget_hour", "model_budget_day")
 """Settings that are amounts of USD such as "0.25"."""
@@ -81,6 +81,8 @@ class ConsoleSettings:
     """How long by five minutes; then by the hour."""
     keep_hours: str = "400d"
     """How long by the hour."""
+    keep_events: str = "400d"
+    """How long the journal keeps events, cell time: as far back `--at`, diff and replays can look. The audit stays."""
     keep_runs: int = 200_000
     """Ended workloads whose record is kept."""
     keep_series: int = 50_000
@@ -427,18 +429,13 @@ def _socket_path(folder: Path) -> Path:
     import hashlib
 
     name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16] + ".sock"
-    return _runtime_folder() / name
+    return Path(runtime_folder()) / name
 
 
-def _runtime_folder() -> Path:
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    if runtime and len(os.fsencode(runtime)) < MAX_SOCKET_BYTES - 30:
-        return Path(runtime) / "muster"
-    return Path("/tmp") / f"muster-{os.getuid()}"
-
-
+@cache
 def _types() -> dict[str, type]:
-    return {field.name: type(getattr(ConsoleSettings(), field.name)) for field in fields(ConsoleSettings)}
+    defaults = ConsoleSettings()
+    return {field.name: type(getattr(defaults, field.name)) for field in fields(ConsoleSettings)}
 
 
 def read_file(path: Path) -> tuple[dict[str, Any], str]:

@@ -30,6 +30,7 @@ from console.client.sockets import LOOK_EVERY_S, Tls, bind_tcp, bind_unix, priva
 from console.forms.settings import ConsoleSettings, paths_in
 from console.server.application import ControlPlane, build_service
 from console.server.authentication import Doors, guarded_ports
+from console.server.command_listener import command_listener
 from console.server.load_limits import DoorwayServer, OpenConnections, WatchedConnection
 from console.server.operations import SaysVersion
 from console.server.request_log import logging_to_stderr
@@ -202,6 +203,8 @@ class ServeOptions:
     is new. The signer is of its audit."""
     keep: Retention = field(default_factory=Retention)
     """How long measurements and ended work are kept."""
+    keep_events_ms: int = 0
+    """How long the journal keeps events, cell time; 0: for ever."""
     audit_key: Path | None = None
     """File of the key that signs the audit, made if there is none; None leaves it unsigned."""
     anchors: tuple[Anchor, ...] = ()
@@ -251,7 +254,8 @@ def _open_and_serve(served: ServeOptions) -> None:
             served = replace(served, start_ms=wall_ms())
     try:
         engine = Engine.open(
-            served.journal, seed=served.seed, use_snapshot=served.use_snapshot, forecaster=CapacityForecaster(),
+            served.journal, seed=served.seed, use_snapshot=served.use_snapshot, keep_ms=served.keep_events_ms,
+            forecaster=CapacityForecaster(),
             stood_by=stood_by, processes=served.here.executor(umask) if served.here else None,
         )  # fmt: skip
     except JournalBusy as busy:
@@ -284,6 +288,7 @@ def _serve(served: ServeOptions, engine: Engine) -> None:
         if served.record is not None:
             write_record(served.record, served.name)
             after.callback(served.record.unlink, missing_ok=True)
+            after.enter_context(command_listener())
         if isinstance(served.journal, Schema) and served.record is not None:
             note(served.record.parent, str(served.journal))
         feed = served.feed(engine) if served.feed else None
@@ -446,6 +451,10 @@ def _begin(engine: Engine, served: ServeOptions) -> None:
 
 
 def _go_on(engine: Engine, served: ServeOptions) -> None:
+    if engine.former is not None:
+        print(
+            printable(f"the journal is migrated; as it was it is kept in {engine.former}"), file=sys.stderr, flush=True
+        )
     if served.cell is not None and served.feed is None and served.here is None and served.mirrors is None:
         print("the journal already has a cell: the cell file is ignored", file=sys.stderr, flush=True)
     if served.keep_up:

@@ -241,8 +241,8 @@ class Metrics:
                       open=True),
             Operation("GET", "/readyz", "Whether work may be sent here", handler=self.ready, gives=ProbeAnswer,
                       open=True),
-            Operation("GET", "/metrics", "Figures for Prometheus", handler=self.figures, scoped=same_for_all(self.figures),
-                      gives=str, media=TEXT),
+            Operation("GET", "/metrics", "Figures for Prometheus", handler=self.figures,
+                      scoped=same_for_all(self.figures), gives=str, media=TEXT),
         )  # fmt: skip
 
     async def alive(self, request: Request) -> Response:

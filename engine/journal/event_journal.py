@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -80,6 +80,21 @@ def last_written_ms(connection: Connection) -> int:
     columns = table_of(Batch).c
     newest = select(columns.wall_ms).order_by(columns.first_version.desc()).limit(1)
     return connection.execute(newest).scalar() or 0
+
+
+def beginning(connection: Connection, place: Place) -> tuple[int, int]:
+    """(version, chain) that the first batch follows: (0, 0), or a snapshot behind which events were let go. Raises
+    JournalCorrupt where that snapshot is gone."""
+    if tables.made(connection) < tables.MAY_BE_PRUNED:
+        return 0, 0
+    version = connection.execute(select(tables.PRUNED.c.version)).scalar()
+    if version is None:
+        return 0, 0
+    snapshots = table_of(Snapshot).c
+    chain = connection.execute(select(snapshots.chain).where(snapshots.version == version)).scalar()
+    if chain is None:
+        raise corrupt(place, f"begins behind event {version}, and the snapshot of that is gone")
+    return version, chain
 
 
 def newest_snapshot(
@@ -161,6 +176,40 @@ def corrupt(place: Place, what: str, remedy: str = "") -> JournalCorrupt:
 
 
 SNAPSHOTS_KEPT = 2
+SPANS = 4
+"""Parts of the time that events are kept for, with a snapshot in each: so much longer may they stay."""
+LET_GO_AT_ONCE = 500
+"""Batches that are removed in one transaction."""
+_AUDITED = msgspec.msgpack.encode((ev.Audited.__struct_config__.tag,))[1:]
+
+
+def kept_snapshots(times: Sequence[tuple[int, int]], keep_ms: int) -> tuple[list[int], int]:
+    """The versions to keep of snapshots as (version, cell ms), the oldest first; and the one that the journal may begin
+    with when events older than `keep_ms` are let go, 0 for none. Without `keep_ms` none are."""
+    newest = [version for version, _ in times[-SNAPSHOTS_KEPT:]]
+    if not keep_ms:
+        return newest, 0
+    horizon = times[-1][1] - keep_ms
+    old = [each for each in times[:-1] if each[1] <= horizon][-1:]
+    kept = old or times[:1]
+    for version, at_ms in times:
+        if version > kept[-1][0] and at_ms - kept[-1][1] >= keep_ms // SPANS:
+            kept = [*kept, (version, at_ms)]
+    return sorted({*(version for version, _ in kept), *newest}), old[0][0] if old else 0
+
+
+def _snapshot_times(connection: Connection) -> list[tuple[int, int]]:
+    """(version, cell ms) of each snapshot, the oldest first. One whose batch was let go is older than all others."""
+    snapshots, ends = table_of(Snapshot).c, table_of(Batch).c
+    joined = table_of(Snapshot).outerjoin(table_of(Batch), ends.last_version == snapshots.version)
+    query = select(snapshots.version, func.coalesce(ends.at_ms, -1)).select_from(joined)
+    return [(version, at_ms) for version, at_ms in connection.execute(query.order_by(snapshots.version))]
+
+
+def _has_audit(events: bytes) -> bool:
+    """True for the events of a batch with what an audited plan did."""
+    return _AUDITED in events and any(isinstance(event, ev.Audited) for event in ev.decode(events))
+
 
 T = TypeVar("T")
 Beside = Callable[[Connection], None]
@@ -178,9 +227,14 @@ class Journal:
         self.seed, self.version, self._chain = seed, 0, 0
         self.written_ms = 0
         """Wall clock of the newest batch that was found at opening; 0: there was none."""
+        self._let_go_at = 0
+        """Version at which old batches were removed last."""
+        self.former: Path | None = None
+        """Copy of the file as it was before an older Muster's tables were migrated at opening."""
         try:
-            self._migrate(self._head()[1])
+            self._migrate(*self._head())
             self.reopen()
+            self._let_go_at = self.version
             with self._store.reading("open") as connection:
                 self.written_ms = last_written_ms(connection)
         except BaseException:
@@ -203,7 +257,11 @@ class Journal:
             head = head_of(connection, self.place)
             return head, tables.refuse_other(connection, self.place, head)
 
-    def _migrate(self, had: int) -> None:
+    def _migrate(self, head: Any, had: int) -> None:
+        if self.path is not None and head["last_version"] and had < len(tables.MIGRATIONS):
+            path = self.path.resolve()
+            self.former = sqlite_store.former_name(path)
+            sqlite_store.copy_file(path, self.former)
         for number in range(had, len(tables.MIGRATIONS)):
             with self._store.writing() as connection:
                 tables.migrate(connection, number, _wall_ms())
@@ -232,8 +290,9 @@ class Journal:
         JournalError."""
         return self._store.look(read)
 
-    def write_snapshot(self, state: dict[str, Any], version: int) -> None:
-        """Store the state at the journal's present version; older snapshots beyond SNAPSHOTS_KEPT go."""
+    def write_snapshot(self, state: dict[str, Any], version: int, keep_ms: int = 0) -> None:
+        """Store the state at the journal's present version. Older snapshots beyond SNAPSHOTS_KEPT go; with `keep_ms`,
+        some of them stay until events as old are let go behind one, to that version and cell time."""
         body = zlib.compress(msgspec.msgpack.encode(state), 1)
         row = {
             "version": version, "wall_ms": _wall_ms(), "chain": self._chain, "crc": zlib.crc32(body), "body": body,
@@ -243,9 +302,34 @@ class Journal:
             if connection.execute(select(table.c.version).where(table.c.version == version)).first():
                 return
             connection.execute(insert(table), row)
-            kept = connection.execute(select(table.c.version).order_by(table.c.version.desc()).limit(SNAPSHOTS_KEPT))
-            oldest = min(v for (v,) in kept)
-            connection.execute(table.delete().where(table.c.version < oldest))
+            kept, base = kept_snapshots(_snapshot_times(connection), keep_ms)
+            connection.execute(table.delete().where(table.c.version.not_in(kept)))
+            pruned = connection.execute(select(tables.PRUNED)).first()
+            if base > (pruned.version if pruned is not None else 0):
+                connection.execute(tables.PRUNED.delete())
+                through = pruned.through if pruned is not None else 0
+                connection.execute(insert(tables.PRUNED).values(version=base, through=through))
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Remove batches before the beginning: so many at a time that no turn waits for long, and twice as many as
+        came since the last time. Those that the audit is compared with stay as they are."""
+        least = self.version - self._let_go_at
+        self._let_go_at = self.version
+        columns = table_of(Batch).c
+        while least > 0:
+            with self._store.writing() as connection:
+                pruned = connection.execute(select(tables.PRUNED)).first()
+                if pruned is None or pruned.through >= pruned.version:
+                    return
+                query = select(columns.first_version, columns.last_version, columns.events)
+                query = query.where(columns.first_version > pruned.through, columns.last_version <= pruned.version)
+                rows = connection.execute(query.order_by(columns.first_version).limit(LET_GO_AT_ONCE)).all()
+                through = rows[-1].last_version if len(rows) == LET_GO_AT_ONCE else pruned.version
+                gone = [row.first_version for row in rows if not _has_audit(row.events)]
+                connection.execute(table_of(Batch).delete().where(columns.first_version.in_(gone)))
+                connection.execute(tables.PRUNED.update().values(through=through))
+                least -= (through - pruned.through) // 2 + 1
 
     def keep_estimates(self, estimates: list[Estimate]) -> None:
         """Store what was foretold, and drop the oldest beyond MAX_ESTIMATES. Nothing is replayed from it."""
@@ -266,10 +350,12 @@ class Journal:
         return [Estimate(**row) for row in reversed(rows)]
 
     def load(self, *, use_snapshot: bool = True) -> tuple[dict[str, Any] | None, Iterator[list[ev.AnyEvent]]]:
-        """The newest snapshot, and the batches after it. Verifies both; raises JournalCorrupt."""
+        """The newest snapshot, or the one that the journal begins with, and the batches after it. Verifies both; raises
+        JournalCorrupt."""
         self._settle()
         with self._store.reading("load") as connection:
-            body, version, chain = newest_snapshot(connection, self.place) if use_snapshot else (None, 0, 0)
+            upto = None if use_snapshot else beginning(connection, self.place)[0]
+            body, version, chain = newest_snapshot(connection, self.place, upto)
         return body, self.after(version, chain)
 
     def reopen(self) -> None:
@@ -295,17 +381,28 @@ class Journal:
                 raise
 
     def audit(self) -> Iterator[tuple[int, ev.AuditEntry]]:
-        """(version, entry) of every executed plan, oldest first."""
-        version = 0
-        for batch in self.after(0, 0):
-            for record in batch:
-                version += record.versions
-                if isinstance(record, ev.Audited):
-                    yield version, record.entry
+        """(version, entry) of every executed plan, oldest first, also of those before the beginning."""
+        columns = table_of(Batch).c
+        with self._store.reading() as connection:
+            begun, _ = beginning(connection, self.place)
+            query = select(columns.first_version, columns.events).where(columns.first_version <= begun)
+            before = connection.execute(query.order_by(columns.first_version)).all()
+        for first, events in before:
+            yield from _entries(first - 1, ev.decode(events))
+        version = begun
+        for batch in self._whole():
+            yield from _entries(version, batch)
+            version += sum(event.versions for event in batch)
+
+    def _whole(self) -> Iterator[list[ev.AnyEvent]]:
+        """Every batch from the beginning on, verified."""
+        with self._store.reading() as connection:
+            begun = beginning(connection, self.place)
+        return self.after(*begun)
 
     def verify(self) -> int:
         """Read everything, snapshots included. Returns the number of events; raises JournalCorrupt."""
-        count = sum(event.versions for batch in self.after(0, 0) for event in batch)
+        count = sum(event.versions for batch in self._whole() for event in batch)
         table = table_of(Snapshot)
         with self._store.reading("verify") as connection:
             for row in connection.execute(select(table)).mappings():
@@ -314,6 +411,14 @@ class Journal:
 
     def close(self) -> None:
         self._store.close()
+
+
+def _entries(version: int, batch: list[ev.AnyEvent]) -> Iterator[tuple[int, ev.AuditEntry]]:
+    """(version, entry) of what audited plans did in a batch behind that version."""
+    for event in batch:
+        version += event.versions
+        if isinstance(event, ev.Audited):
+            yield version, event.entry
 
 
 def _opened(place: Place, seed: int, lease: Lease | None) -> FileStore | PostgresStore:

@@ -1,8 +1,9 @@
 """A journal read from outside the engine that writes it: once, as a copy, or by a standby that follows.
 
 `read` gives what a query finds as of one moment, beside whatever engine runs. `copy` takes a cell from one database to
-another, whole or not at all. `JournalFollower` keeps a state close to the journal of a PostgreSQL cell, so that little
-is left to read when `stand_by` gets the lease.
+another, `backup` into a file beside its engine, and `restore` back from one: each whole or not at all.
+`JournalFollower` keeps a state close to the journal of a PostgreSQL cell, so that little is left to read when
+`stand_by` gets the lease.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from sqlalchemy import Connection, Table, delete, func, insert, inspect, select
@@ -18,11 +21,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from engine.journal import postgres_sessions, tables
 from engine.journal.database import Place, Schema, SqliteFile, create_some
-from engine.journal.event_journal import Journal, batches, head_of, newest_snapshot
+from engine.journal.event_journal import Journal, batches, beginning, head_of, newest_snapshot
 from engine.journal.postgres_store import LOOK_S, Lease, LeaseCandidate, exists
 from engine.journal.postgres_store import TABLES as OF_ONE_PLACE
-from engine.journal.sqlite_store import looked_at, unavailable
-from engine.journal.tables import MIGRATION, Head, table_of
+from engine.journal.sqlite_store import FileStore, copy_file, former_name, looked_at, unavailable
+from engine.journal.tables import MIGRATION, Head, refuse_other, table_of
 from engine.model.errors import JournalCorrupt, JournalError, JournalFormat, RefusedError
 from engine.state.cell_state import State
 
@@ -68,31 +71,90 @@ def copy(
     """Copy every table that the source has, and verify the journal that came of it. Returns how many rows each has;
     `told` hears each as it is done. Raises RefusedError for a target that is not new, JournalError for a source with
     tables that nobody here knows; nothing is written then."""
-    if target.version:
-        raise RefusedError(f"there is a cell at {target.place} already", "Name another file or another schema")
-    counts: dict[str, int] = {}
-
-    def into(writing: Connection) -> None:
-        def out_of(reading: Connection) -> None:
-            for table in _of_source(reading, source, tables):
-                counts[table.name] = _copied(reading, writing, table)
-                told(table.name, counts[table.name])
-
-        source.look(out_of)
-
-    target.transact(into)
-    target.reopen()
+    counts = source.look(lambda reading: _fill(target, reading, source.place, tables, told))
     if (target.version, target.verify()) != (source.version, source.verify()):
         raise JournalCorrupt(f"what was copied to {target.place} does not verify", "Remove it; the source is unchanged")
     return counts
 
 
-def _of_source(reading: Connection, source: Journal, tables: Sequence[Table]) -> list[Table]:
+def backup(
+    source: Place, path: Path, tables: Sequence[Table], told: Callable[[str, int], None] = lambda *_: None
+) -> int:
+    """Write a file with the cell as of one moment, beside the engine that writes it, and verify it. Returns its
+    version. Raises RefusedError for a file that exists, JournalError with nothing left."""
+    if path.exists():
+        raise RefusedError(f"{path} exists already", "Name a new file")
+    try:
+        if isinstance(source, SqliteFile):
+            copy_file(source.path, path)
+        else:
+            with closing(Journal(path, 0)) as target:
+                read(source, lambda reading: _fill(target, reading, source, tables, told))
+        return check(SqliteFile(path)).version
+    except BaseException:
+        for name in ("", "-wal", "-shm", ".new"):
+            path.with_name(path.name + name).unlink(missing_ok=True)
+        raise
+
+
+def restore(source: Path, place: SqliteFile) -> tuple[int, Path | None]:
+    """Have the cell of a file in place of the one that is there, and keep that as another file. Returns the version and
+    that file, if there was a cell. Raises JournalBusy while an engine has it, JournalError with nothing changed."""
+    version = check(SqliteFile(source)).version
+    former = former_name(place.path.resolve()) if place.path.exists() else None
+    with closing(FileStore(place, 0)) as store:
+        if former is not None:
+            copy_file(place.path.resolve(), former)
+        store.replace(source)
+    return version, former
+
+
+class JournalCheck(NamedTuple):
+    """What was found whole."""
+
+    version: int
+    events: int
+    """Those that are there: fewer than the version once old ones were let go."""
+
+
+def check(place: Place) -> JournalCheck:
+    """Read every event and the newest snapshot, and verify them. Raises JournalError."""
+
+    def whole(connection: Connection) -> JournalCheck:
+        head = head_of(connection, place)
+        refuse_other(connection, place, head)
+        newest_snapshot(connection, place)
+        begun, end = beginning(connection, place), (head["last_version"], head["chain"])
+        events = sum(event.versions for batch in batches(connection, place, begun, end) for event in batch)
+        return JournalCheck(end[0], events)
+
+    return read(place, whole)
+
+
+def _fill(
+    target: Journal, reading: Connection, place: Place, tables: Sequence[Table], told: Callable[[str, int], None]
+) -> dict[str, int]:
+    """Copy the tables of `place` into a new journal, all or nothing."""
+    if target.version:
+        raise RefusedError(f"there is a cell at {target.place} already", "Name another file or another schema")
+    counts: dict[str, int] = {}
+
+    def into(writing: Connection) -> None:
+        for table in _of_source(reading, place, tables):
+            counts[table.name] = _copied(reading, writing, table)
+            told(table.name, counts[table.name])
+
+    target.transact(into)
+    target.reopen()
+    return counts
+
+
+def _of_source(reading: Connection, place: Place, tables: Sequence[Table]) -> list[Table]:
     there = set(inspect(reading).get_table_names()) - {table.name for table in OF_ONE_PLACE}
     known = {table.name for table in tables}
     if strange := sorted(there - known):
         raise JournalError(
-            f"journal {source.place} has tables that this Muster does not know: {', '.join(strange[:5])}",
+            f"journal {place} has tables that this Muster does not know: {', '.join(strange[:5])}",
             "Copy it with the Muster that wrote it",
         )
     return [table for table in tables if table.name in there]

@@ -18,7 +18,7 @@ from sqlalchemy import Engine as Database
 
 from engine.journal import tables
 from engine.journal.database import Place
-from engine.journal.event_journal import batches, corrupt, head_of, newest_snapshot
+from engine.journal.event_journal import batches, beginning, corrupt, head_of, newest_snapshot
 from engine.journal.outside_readers import reader, reading
 from engine.journal.tables import Batch, Snapshot, table_of
 from engine.model import events as ev
@@ -60,6 +60,9 @@ def span(connection: Connection, place: Place) -> PastSpan:
     last = connection.execute(ends.order_by(columns.first_version.desc()).limit(1)).first()
     if first is None or last is None:
         raise corrupt(place, "has no events yet", "Come back when the cell has begun")
+    begun, _ = beginning(connection, place)
+    if begun:
+        return PastSpan(_time_of(connection, begun), last[1])
     if first[0] == 1:
         return PastSpan(first[1], last[1])
     snapshots = table_of(Snapshot).c.version
@@ -77,12 +80,13 @@ def _time_of(connection: Connection, version: int) -> int:
     return int(connection.execute(behind).scalar_one())
 
 
-def mark_at(connection: Connection, at_ms: int) -> JournalMark:
-    """The last batch that was over by then; (0, 0) where none was."""
+def mark_at(connection: Connection, place: Place, at_ms: int) -> JournalMark:
+    """The last batch that was over by then; where none was, what the first follows."""
     columns = table_of(Batch).c
     row = select(columns.first_version, columns.last_version, columns.chain, columns.at_ms)
     last = connection.execute(select(columns.last_version).order_by(columns.first_version.desc()).limit(1)).scalar()
-    found, low, high = JournalMark(0, 0), 1, last or 0
+    begun = JournalMark(*beginning(connection, place))
+    found, low, high = begun, begun.version + 1, last or 0
     while low <= high:
         middle = (low + high) // 2
         holds = row.where(columns.first_version <= middle).order_by(columns.first_version.desc()).limit(1)
@@ -140,7 +144,9 @@ class PastState:
             self.earliest_ms = span(connection, self.place).earliest_ms
             at_ms = max(at_ms, self.earliest_ms)
             known = self._known(at_ms)
-            body, *at = newest_snapshot(connection, self.place, mark_at(connection, at_ms).version, above=known)
+            body, *at = newest_snapshot(
+                connection, self.place, mark_at(connection, self.place, at_ms).version, above=known
+            )
         if body is not None:
             self._restart(body, JournalMark(*at))
         elif not 0 <= self.reached_ms <= at_ms or self._at.version < known:
@@ -182,7 +188,7 @@ class PastState:
 
     def _read_on(self, until_ms: int, hear: Hear | None, progress: Progress) -> None:
         with self._reading() as connection:
-            end = mark_at(connection, until_ms)
+            end = mark_at(connection, self.place, until_ms)
         begun = self._at.version
         while self._at.version < end.version:
             for batch in self._some(end):

@@ -8,9 +8,12 @@ name (a hard link) is refused: each name would have a lock and a log of its own.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -94,6 +97,15 @@ class FileStore:
         except (*FAILURES, sqlite3.DatabaseError) as error:
             raise unavailable(self.place.path, doing, error) from error
 
+    def replace(self, other: Path) -> None:
+        """Have a copy of another file in place of this one, under the same lock. Raises JournalError."""
+        self.db.dispose()
+        path = _behind_links(self.place.path)
+        with self.errors("replace"), closing(sqlite3.connect(path)) as connection:
+            # What is still in the log would be taken for changes of the new file.
+            connection.execute("PRAGMA journal_mode=DELETE")
+        copy_file(other, path)
+
     def close(self) -> None:
         self.db.dispose()
         self._lock.close()
@@ -166,6 +178,41 @@ def unavailable(path: Path, doing: str, error: Exception) -> JournalError:
     return JournalError(
         f"cannot {doing} journal {path}: {text}", "Check that the folder exists, is writable and has space"
     )
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """A copy of a database as of one moment, beside whoever writes it: whole, on disk, and for this account alone. A
+    file at `target` is replaced. Raises JournalError."""
+    fresh = target.with_name(target.name + ".new")
+    try:
+        fresh.unlink(missing_ok=True)
+        os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        uri = f"{source.absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True)) as reading, closing(sqlite3.connect(fresh)) as writing:
+            reading.backup(writing)  # all pages in one transaction
+        sync(fresh)
+        fresh.replace(target)
+        sync(target.parent)
+    except sqlite3.Error as error:
+        raise unavailable(source, "copy", error) from error
+    except OSError as error:
+        raise JournalError(f"cannot write {target}: {error.strerror}", "Check that its folder has room") from error
+
+
+def sync(path: Path) -> None:
+    """Have a file, or the names in a folder, on disk."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def former_name(path: Path) -> Path:
+    """A new name for the copy of a journal that is about to be changed as a whole: beside it, with this time."""
+    name = f"{path.name}.before-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}"
+    names = (path.with_name(f"{name}-{number}" if number else name) for number in itertools.count())
+    return next(each for each in names if not each.exists())
 
 
 def _create(path: Path, seed: int, kind: DatabaseKind) -> None:

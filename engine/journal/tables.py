@@ -118,6 +118,16 @@ MIGRATION = Table(
 )
 
 
+PRUNED = Table(
+    "pruned",
+    _META,
+    Column("version", BIG, primary_key=True, autoincrement=False),
+    Column("through", BIG, nullable=False),
+)
+"""One row once events were let go: the journal begins at the snapshot of this version, and batches up to `through` are
+gone, but for those that the audit is compared with. None where every event is there."""
+
+
 class Migration(NamedTuple):
     name: str
     """What it is for, as people read it."""
@@ -154,8 +164,11 @@ MIGRATIONS = (
             ("postgresql", "ALTER TABLE estimate ADD COLUMN waits VARCHAR"),
         ),
     ),
+    Migration("old events may be let go behind a snapshot", (PRUNED,)),
 )
 """Number 1 is the first. Only ever grows at its end."""
+MAY_BE_PRUNED = 4
+"""Number of the migration since which a journal may begin behind its first event."""
 
 
 def made(connection: Connection) -> int:

@@ -92,7 +92,7 @@ class State(Table):
         for order in np.asarray(self.capacity.order)[booting].tolist():
             self.orders.booting[order] += 1
         self.rebuild_pending()
-        bound = [row for row, state in enumerate(self.workloads.state) if state in BOUND]
+        bound = np.flatnonzero(np.isin(np.asarray(self.workloads.state), [int(state) for state in BOUND])).tolist()
         for row in bound:
             self.shift_company(row, 1)
         self.ends = ExpectedEnds([(self.workloads.expected_end(row, self.now_ms), row) for row in bound])
@@ -106,15 +106,10 @@ class State(Table):
         self.reconsider = Reconsider()
         """Causes to look at everything again, besides room that nodes gained."""
         w = self.workloads
-        self.stretched = {
-            row for row, state in enumerate(w.state)
-            if state == WorkloadState.RUNNING and w.elastic[row] and w.tasks[row] > sum(self.counts_needed(row))
-        }  # fmt: skip
+        elastic = [row for row in bound if w.state[row] == WorkloadState.RUNNING and w.elastic[row]]
+        self.stretched = {row for row in elastic if w.tasks[row] > sum(self.counts_needed(row))}
         """Elastic workloads that run with more tasks than they must."""
-        self.short = {
-            row for row, state in enumerate(w.state)
-            if state == WorkloadState.RUNNING and w.elastic[row] and w.tasks[row] < sum(self.counts_wanted(row))
-        }  # fmt: skip
+        self.short = {row for row in elastic if w.tasks[row] < sum(self.counts_wanted(row))}
         """Elastic workloads that run with fewer tasks than they would like."""
         self.replicas.running = {row for row in self.replicas.wanted if w.state[row] == WorkloadState.RUNNING}
         self.usage: Usage = usage_of(self)

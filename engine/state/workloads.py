@@ -322,7 +322,7 @@ class Workloads(Table):
             t if isinstance(t, ClassTerms) else msgspec.convert(t, ClassTerms) for t in self.terms_specs
         ]
         self.terms_of = {terms: i for i, terms in enumerate(self.terms_specs)}
-        self.row_of: dict[str, int] = {name: i for i, name in enumerate(self.ids)}
+        self.row_of: dict[str, int] = dict(zip(self.ids, range(len(self.ids)), strict=True))
         self.priority_of: dict[str, int] = {}
         self.priority_value: list[int] = []
         self.priority_band: list[int] = []

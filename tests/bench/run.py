@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 
 import api_bench
 import audit_bench
+import commands_bench
 import cost_bench
 import database_bench
 import demand_bench
@@ -54,6 +55,7 @@ BENCHES: dict[str, Callable[[], Iterator[Row]]] = {
     "idle_cycle": engine_bench.idle_cycle,
     "kueue_arrival": engine_bench.kueue_arrival,
     "restart": engine_bench.restart,
+    "commands": commands_bench.commands,
     "past": past_bench.past,
     "fork": twin_bench.fork,
     "what_if": twin_bench.what_if,

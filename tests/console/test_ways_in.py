@@ -94,9 +94,10 @@ CLIENTS = {
     "action",
     "find(act.action)",
     "catalogue",
+    "parser()",
 }
 """What is not an engine: the `command` of clients is `runbooks.gate.decisions`'s, that of the catalogue only
-makes one."""
+makes one, and the shell's parser has the words of its own."""
 
 
 def makes(tree: ast.AST) -> Iterator[str]:
