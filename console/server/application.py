@@ -389,6 +389,11 @@ class _EngineFigures:
         yield GaugeMetricFamily("muster_nodes", "Nodes the cell knows", value=len(engine.state.capacity.node_ids))
         yield GaugeMetricFamily("muster_engine_calls_waiting", "Calls for the engine's thread", value=loop.waiting)
         yield GaugeMetricFamily("muster_journal_ok", "1 while it can be written", value=not engine.journal_error)
+        if engine.lease is not None:
+            yield GaugeMetricFamily(
+                "muster_last_takeover_seconds", "Without a writer until this engine took over; 0: it was no standby",
+                value=engine.lease.takeover_ms / 1000,
+            )  # fmt: skip
         inside = GaugeMetricFamily("muster_http_inside", "Requests under way", labels=("kind",))
         for kind in pressure.most:
             inside.add_metric((kind,), pressure.inside[kind])

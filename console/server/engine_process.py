@@ -17,21 +17,24 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import msgspec
 import uvicorn
 import uvloop
+from starlette.routing import compile_path
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from console import VERSION
 from console.client.launch import note, read_record, write_record
 from console.client.oidc import OpenIdProvider
-from console.client.questions import know_structs
+from console.client.protocol import Client
+from console.client.questions import know_structs, questions_of
 from console.client.sockets import LOOK_EVERY_S, Tls, bind_tcp, bind_unix, private_folder, remove_unix, socket_folder
 from console.forms.settings import ConsoleSettings, paths_in
 from console.server.application import ControlPlane, build_service
 from console.server.authentication import Doors, guarded_ports
 from console.server.load_limits import DoorwayServer, OpenConnections, WatchedConnection
-from console.server.operations import SaysVersion
+from console.server.operations import SaysVersion, asked_by
 from console.server.served_process import after_loss, end_when_taken, stop_on_signals, uvicorn_config, wait_for_lease
 from console.service.advisor import Advisor
 from console.service.chat import Chat, chat_of
@@ -77,6 +80,7 @@ from runbooks.procedures.registry import RunbookRegistry
 
 if TYPE_CHECKING:
     from console.service.prometheus import PrometheusFollower
+    from engine.journal.postgres_store import Lease
 
 new_event_loop = uvloop.new_event_loop
 """The loop that the server runs on, in an engine's process and in tests."""
@@ -235,6 +239,7 @@ def serve(served: ServeOptions) -> None:
     umask = os.umask(0o077)  # whoever may connect may not read the journal for that
     stood_by = None
     if served.standby and isinstance(served.journal, Schema):
+        _prepare()
         stood_by = wait_for_lease(served.journal, served.name)
         if stood_by is None:
             return
@@ -252,6 +257,19 @@ def serve(served: ServeOptions) -> None:
     finally:
         if engine.lease is not None:
             after_loss(engine.lease, again=served.standby)
+
+
+def _prepare() -> None:
+    """Do beforehand, as a standby, what takes time and needs no engine: else it is done between the lease and the first
+    answer, on a machine that may be busy."""
+
+    async def load_backend() -> None:
+        anyio.CapacityLimiter(1)
+
+    for question in questions_of(Client):
+        compile_path(asked_by(question).path)
+    asyncio.run(load_backend())
+    keep_state()
 
 
 def _serve(served: ServeOptions, engine: Engine) -> None:
@@ -346,7 +364,7 @@ def _serve(served: ServeOptions, engine: Engine) -> None:
         for helper in (ticker, notifier, mirrored, usage, *([] if follower is None else [follower])):
             helper.start()
             after.callback(helper.stop)
-        ready, provider = functools.partial(_say_ready, served), _provider(served.settings)
+        ready, provider = functools.partial(_say_ready, served, engine.lease), _provider(served.settings)
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(
                 run_server(client, loop, plain, ready, secured=secured, tls=served.tls, provider=provider, chat=chat)
@@ -468,11 +486,13 @@ def _sockets(served: ServeOptions, after: contextlib.ExitStack) -> tuple[list[so
     return plain, secured
 
 
-def _say_ready(served: ServeOptions) -> None:
+def _say_ready(served: ServeOptions, lease: Lease | None) -> None:
     where = " and ".join(str(at) for at in (served.unix_socket, served.listen) if at)
     mode = ", read-only" if served.read_only else ""
     text = f"muster engine '{served.name}' ready on {where}, process {os.getpid()}{mode}"
     print(printable(text), file=sys.stderr, flush=True)
+    if served.standby and lease is not None and (told := lease.note_ready()):
+        print(printable(f"muster engine '{served.name}' {told}"), file=sys.stderr, flush=True)
 
 
 def keep_state() -> None:

@@ -300,6 +300,7 @@ class LocalClient(Client):
             history_error=self._archive.error,
             audit_error=(self._ticker.error if self._ticker else "") or self._gate.audit.error,
             mirror_error=self._cluster.trouble(),
+            takeover_ms=engine.lease.takeover_ms if engine.lease is not None else 0,
             approval=approval,
             awaiting=awaiting,
             stuck=stuck,

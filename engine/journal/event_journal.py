@@ -179,10 +179,12 @@ class Journal:
         self.written_ms = 0
         """Wall clock of the newest batch that was found at opening; 0: there was none."""
         try:
-            self._migrate(self._head()[1])
-            self.reopen()
             with self._store.reading("open") as connection:
+                head = head_of(connection, self.place)
+                had = tables.refuse_other(connection, self.place, head)
                 self.written_ms = last_written_ms(connection)
+            self._migrate(had)
+            self._begin_at(head)
         except BaseException:
             self._store.close()
             raise
@@ -196,12 +198,6 @@ class Journal:
     def lease(self) -> Lease | None:
         """The lease that lets this process write; None where that is a lock on a file."""
         return None if isinstance(self._store, FileStore) else self._store.lease
-
-    def _head(self) -> tuple[Any, int]:
-        """The head, and how many migrations the database has had."""
-        with self._store.reading("open") as connection:
-            head = head_of(connection, self.place)
-            return head, tables.refuse_other(connection, self.place, head)
 
     def _migrate(self, had: int) -> None:
         for number in range(had, len(tables.MIGRATIONS)):
@@ -274,7 +270,12 @@ class Journal:
 
     def reopen(self) -> None:
         """Look anew where the journal ends: it was written otherwise than by `append`."""
-        head, _ = self._head()
+        with self._store.reading("open") as connection:
+            head = head_of(connection, self.place)
+            tables.refuse_other(connection, self.place, head)
+        self._begin_at(head)
+
+    def _begin_at(self, head: Any) -> None:
         self.seed, self.version, self._chain = head["seed"], head["last_version"], head["chain"]
 
     def _settle(self) -> None:

@@ -8,6 +8,7 @@ is left to read when `stand_by` gets the lease.
 from __future__ import annotations
 
 import contextlib
+import gc
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
@@ -147,6 +148,7 @@ class JournalFollower:
                 end = (head["last_version"], head["chain"])
                 if end == self._end:
                     return
+                first = self._state is None
                 if self._state is None:
                     self._state = State()
                     body, *at = newest_snapshot(connection, self.place)
@@ -157,6 +159,8 @@ class JournalFollower:
                     for event in batch:
                         self._state.apply(event)
                 self._end = end
+                if first:
+                    gc.freeze()  # whoever takes over does not look through it for garbage
         except SQLAlchemyError as error:
             # Half a batch may have been taken in.
             self._state, self._end = None, (0, 0)
