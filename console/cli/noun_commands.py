@@ -32,7 +32,7 @@ from console.forms.shell_parser import HelpSection, ShellParser
 
 NOUNS = HelpSection("By noun: `muster NOUN` lists its verbs, such as `muster node drain`")
 FORMATS = ("swf", "openb", "itp", "philly")
-STATES = ("waiting", "sending", "routed", "ended", "withdrawn")
+STATES = ("waiting", "sending", "routed", "moving", "ended", "withdrawn")
 
 
 def add_nouns(root: ShellParser) -> None:

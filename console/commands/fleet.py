@@ -263,6 +263,7 @@ _ROUTING: Forms = {
     "crowded": ("crowded_permille", _percent),
     "bind_within": ("bind_within_ms", duration_ms),
     "bind_after": ("bind_after_ms", duration_ms),
+    "move_after": ("move_after_ms", duration_ms),
     "horizon": ("horizon_ms", duration_ms),
     "answer_within": ("answer_within_ms", duration_ms),
 }

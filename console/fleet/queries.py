@@ -21,10 +21,11 @@ from engine.admission.fleet_routing import RoutingDecision, Wait
 from engine.model.errors import MusterError, NotSentError, UnreachableError, of_code
 from engine.model.specs import WorkloadSpec
 
-State = Literal["waiting", "sending", "routed", "ended", "withdrawn"]
+State = Literal["waiting", "sending", "routed", "moving", "ended", "withdrawn"]
 """`waiting` in the fleet, in no cell; `sending`: for one cell, which has not said yet that it has it; `routed`: a cell
-has acknowledged it; `ended`: finished, failed or cancelled there; `withdrawn` before it went anywhere."""
-OPEN: tuple[State, ...] = ("waiting", "sending", "routed")
+has acknowledged it; `moving`: that cell is asked to give it back, for another; `ended`: finished, failed or cancelled
+there; `withdrawn` before it went anywhere."""
+OPEN: tuple[State, ...] = ("waiting", "sending", "routed", "moving")
 STATES: tuple[State, ...] = (*OPEN, "ended", "withdrawn")
 CellState = Literal["up", "down", "closed", "unknown"]
 """`closed` by a person: what is there goes on, nothing more is sent."""
@@ -49,6 +50,10 @@ class FleetSubmission(msgspec.Struct, frozen=True, kw_only=True):
     changed_ms: int
     cell: str = ""
     """Where it was sent."""
+    to: str = ""
+    """While it moves: the cell where it goes."""
+    left: tuple[str, ...] = ()
+    """Cells that gave it back, oldest first: it was queued there, and never begun."""
     sent_ms: int = 0
     sent_pid: int = 0
     """Process of the cell's engine when it was sent: another one cannot have it under way."""
@@ -121,7 +126,8 @@ class FleetEvent(msgspec.Struct, frozen=True, kw_only=True):
     seq: int = 0
     at_ms: int
     what: str
-    """submitted, routed, acknowledged, ended, withdrawn, refused, unsettled, closed, opened, down, up"""
+    """submitted, routed, acknowledged, moving, moved, stays, ended, withdrawn, refused, unsettled, closed, opened,
+    down, up"""
     subject: str
     detail: str = ""
 
