@@ -15,7 +15,9 @@ import httpx
 import msgspec
 from msgspec import Meta
 
+from console.client.credentials import token_for
 from console.client.questions import Arguments, Asking, ServiceQuestion, asks, decoder, refuse_read_only
+from console.client.remote import http_client
 from console.forms.settings import ConsoleSettings, cells_folder, paths_in
 from engine.admission.fleet_routing import RoutingDecision, Wait
 from engine.model.errors import MusterError, NotSentError, UnreachableError, of_code
@@ -229,19 +231,26 @@ PATIENCE_S = 90.0
 """Longest wait for an answer: cells may take a minute to be asked, at the most."""
 
 
-class FleetClient(FleetQuestions):
-    """Asks the questions of `FleetQuestions` over the fleet's socket."""
+def fleet_client(settings: ConsoleSettings, *, read_only: bool, patience_s: float = PATIENCE_S) -> FleetClient:
+    """A client of the fleet that the settings name by its folder, or by its URL."""
+    if "://" not in settings.fleet:
+        return FleetClient(fleet_paths(settings).socket, read_only=read_only, patience_s=patience_s)
+    token = token_for(settings.fleet, settings)
+    return FleetClient(settings.fleet, read_only=read_only, patience_s=patience_s, token=token)
 
-    def __init__(self, where: Path, *, read_only: bool = False, patience_s: float = PATIENCE_S) -> None:
+
+class FleetClient(FleetQuestions):
+    """Asks the questions of `FleetQuestions` over the fleet's socket, or over TLS."""
+
+    def __init__(
+        self, where: Path | str, *, read_only: bool = False, patience_s: float = PATIENCE_S, token: str = ""
+    ) -> None:
+        """`where`: the fleet's socket, or the URL of a fleet, with a `token`."""
         self.read_only = read_only
         self._where = where
-        self._http = httpx.Client(
-            transport=httpx.HTTPTransport(uds=str(where), verify=False),
-            base_url="http://muster",
-            timeout=httpx.Timeout(patience_s, connect=2.0),
-            headers={"Content-Type": "application/json"},
-            trust_env=False,
-        )
+        self._http = http_client(str(where), patience_s)
+        if token:
+            self._http.headers["authorization"] = f"Bearer {token}"
 
     def close(self) -> None:
         self._http.close()
@@ -255,7 +264,7 @@ class FleetClient(FleetQuestions):
 
     def _ask(self, method: str, path: str, kind: type[T], **request: Any) -> T:
         try:
-            if not self._where.exists():
+            if isinstance(self._where, Path) and not self._where.exists():
                 raise httpx.ConnectError("no such socket")
             answer = self._http.request(method, path, **request)
         except (httpx.ConnectError, httpx.ConnectTimeout):

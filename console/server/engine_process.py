@@ -29,13 +29,20 @@ from console.client.launch import note, read_record, write_record
 from console.client.oidc import OpenIdProvider
 from console.client.protocol import Client
 from console.client.questions import know_structs, questions_of
-from console.client.sockets import LOOK_EVERY_S, Tls, bind_tcp, bind_unix, private_folder, remove_unix, socket_folder
+from console.client.sockets import Tls, bind_tcp, bind_unix, private_folder, remove_unix, socket_folder
 from console.forms.settings import ConsoleSettings, paths_in
 from console.server.application import ControlPlane, build_service
 from console.server.authentication import Doors, guarded_ports
 from console.server.load_limits import DoorwayServer, OpenConnections, WatchedConnection
 from console.server.operations import SaysVersion, asked_by
-from console.server.served_process import after_loss, end_when_taken, stop_on_signals, uvicorn_config, wait_for_lease
+from console.server.served_process import (
+    after_loss,
+    end_when_taken,
+    renewed,
+    stop_on_signals,
+    uvicorn_config,
+    wait_for_lease,
+)
 from console.service.advisor import Advisor
 from console.service.chat import Chat, chat_of
 from console.service.drafting import Drafting
@@ -114,7 +121,7 @@ async def run_server(
         serving.append(_serving(service, secured, connections, ssl_context_factory=lambda config, default: context))
     stopping = stop or stop_on_signals()
     stopped = asyncio.create_task(stopping.wait())
-    renewing = asyncio.create_task(_renew(tls)) if tls is not None else None
+    renewing = asyncio.create_task(renewed(tls)) if tls is not None else None
     tasks = [task for _, task in serving]
     while not all(server.started or task.done() for server, task in serving):
         await asyncio.sleep(0.005)
@@ -135,17 +142,6 @@ def _serving(
 ) -> tuple[uvicorn.Server, asyncio.Task[None]]:
     server = DoorwayServer(uvicorn_config(service.app, _Protocol, **options), connections)
     return server, asyncio.create_task(server.serve(sockets=list(sockets)))
-
-
-async def _renew(tls: Tls) -> None:
-    """Reload replaced certificates. One that cannot be used is reported, and the last one stays in use."""
-    while True:
-        await asyncio.sleep(LOOK_EVERY_S)
-        try:
-            if tls.renew():
-                print("the certificate was renewed", file=sys.stderr, flush=True)
-        except MusterError as error:
-            print(f"muster: {printable(str(error))}", file=sys.stderr, flush=True)
 
 
 class _Protocol(SaysVersion, WatchedConnection, HttpToolsProtocol):  # type: ignore[misc]

@@ -100,6 +100,8 @@ class FleetSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     name: str = "fleet"
     cells: tuple[CellLink, ...]
+    people: str = ""
+    """The cell whose tokens and policy say who may use the fleet over the network; empty: nobody."""
     tenants: tuple[TenantShare, ...] = ()
     datasets: tuple[Dataset, ...] = ()
     transfer: Transfer = Transfer()
@@ -129,6 +131,8 @@ def check_fleet(spec: FleetSpec) -> None:
             check_quantity(most, f"tenants[{i}].quota.{name}")
         for cell in (*tenant.cells, *((tenant.home,) if tenant.home else ())):
             known_cell(cell, cells, f"tenants[{i}]")
+    if spec.people:
+        known_cell(spec.people, cells, "people")
     for i, data in enumerate(spec.datasets):
         check_quantity(data.size_mib, f"datasets[{i}].size_mib")
         for cell in data.cells:
