@@ -301,12 +301,17 @@ class CellLine:
             return SendResult("unknown", error.problem)
         return SendResult("there")
 
-    def is_promised(self, workload_id: str) -> bool:
-        """Whether the cell has promised work a start, or does not say."""
+    def is_promised(self, workload_id: str, within_ms: int) -> bool:
+        """Whether the cell has promised work a start so soon, or does not say."""
+        seen = self.seen
         try:
-            return self._client(WATCH_PATIENCE_S).workload(workload_id).promised_start_ms is not None
+            promised_ms = self._client(WATCH_PATIENCE_S).workload(workload_id).promised_start_ms
         except MusterError:
             return True
+        if promised_ms is None or seen is None:
+            return seen is None
+        now_ms = seen.clock.cell_ms + (wall_ms() - seen.clock.wall_ms) * seen.clock.speed
+        return promised_ms - now_ms <= within_ms * seen.clock.speed
 
     def standings(self, specs: Sequence[WorkloadSpec]) -> dict[str, RemoteWorkload]:
         """State of workloads in the cell by id, of those that exist there. Raises MusterError."""

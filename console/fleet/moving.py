@@ -124,7 +124,7 @@ class Mover:
             return None
         if over_quota(terms, {name: value - each.asked.get(name, 0) for name, value in held.items()}):
             return None
-        if self._fleet.lines[each.cell].is_promised(each.id):
+        if self._fleet.lines[each.cell].is_promised(each.id, self._fleet.spec.routing.bind_within_ms):
             return None
         self._chosen(_asked_as(each), found.cell)
         why = f"queued in {each.cell}; {found.why}"
