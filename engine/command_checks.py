@@ -31,6 +31,7 @@ from engine.admission.definitions import (
     set_budgets,
     set_price,
 )
+from engine.admission.fleet_routing import FLEET_TAG
 from engine.admission.submissions import check_submission
 from engine.admission.workload_changes import move_to_queue, resize
 from engine.capacity.index import OPEN
@@ -49,7 +50,7 @@ from engine.scheduling.migration import migrate
 from engine.state.cell_state import BOUND, State
 from engine.state.external_cell import answer, settle
 from engine.state.machines import OrderState
-from engine.state.workloads import NONE
+from engine.state.workloads import MOVED_TAG, NONE
 
 
 def check(state: State, command: cmd.AnyCommand, now_ms: int) -> Checked:
@@ -71,6 +72,25 @@ _ON_NODES = (WorkloadState.PLACED, WorkloadState.RUNNING)
 def _cancel(state: State, command: cmd.Cancel) -> Checked:
     rows = _allow(state, command.ids, _LIVE, "cancel")
     return [ev.Cancelled(row) for row in rows], ids_of(state, rows)
+
+
+def _recall(state: State, command: cmd.Recall) -> Checked:
+    w, rows = state.workloads, []
+    check_id(command.to, "to")
+    for row in rows_of(state, command.ids):
+        tags = w.tags_of(w.tags[row])
+        if tags.get(FLEET_TAG) != command.fleet:
+            raise RefusedError(f"cannot recall: '{w.ids[row]}' is not of fleet {command.fleet}", "Cancel it")
+        if w.state[row] == WorkloadState.CANCELLED and tags.get(MOVED_TAG) == command.to:
+            continue  # asked again
+        if w.state[row] not in _WAITING or w.attempts[row] or w.started[row] != NONE:
+            told = WorkloadState(w.state[row]).label
+            raise RefusedError(f"cannot recall: '{w.ids[row]}' is {told}, or has begun before", "It stays here")
+        rows.append(row)
+    events: list[ev.AnyEvent] = []
+    for row in rows:
+        events += (ev.Cancelled(row), ev.Recalled(row, command.to))
+    return events, ids_of(state, rows)
 
 
 def _hold(state: State, command: cmd.Hold) -> Checked:
@@ -453,6 +473,7 @@ _CHECKS: dict[type[Any], Callable[[State, Any], Checked]] = {
     cmd.AddQueues: sc.add_queues,
     cmd.AddPriorityClasses: sc.add_priority_classes,
     cmd.Cancel: _cancel,
+    cmd.Recall: _recall,
     cmd.Hold: _hold,
     cmd.Release: _release,
     cmd.Requeue: _requeue,

@@ -32,7 +32,7 @@ from console.forms.shell_parser import HelpSection, ShellParser
 
 NOUNS = HelpSection("By noun: `muster NOUN` lists its verbs, such as `muster node drain`")
 FORMATS = ("swf", "openb", "itp", "philly")
-STATES = ("waiting", "sending", "routed", "ended", "withdrawn")
+STATES = ("waiting", "sending", "routed", "moving", "ended", "withdrawn")
 
 
 def add_nouns(root: ShellParser) -> None:
@@ -399,6 +399,10 @@ def _serve_fleet(serve: ShellParser) -> None:
         "--file", required=True, metavar="FILE", help="YAML that names the cells, as docs/fleet.md tells"
     )
     serve.add_argument("--socket-group", metavar="GROUP", help="OS group that may submit too")
+    serve.add_argument("--listen", metavar="HOST:PORT", help="serve TCP too, with TLS, whoever has a token of a cell")
+    serve.add_argument("--tls-cert", metavar="FILE", help="with --listen: PEM of the certificate, read again when new")
+    serve.add_argument("--tls-key", metavar="FILE", help="with --tls-cert: PEM of its key, readable by you alone")
+    serve.add_argument("--tls-client-ca", metavar="FILE", help="with --tls-cert: who vouches for callers' certificates")
     serve.add_argument("--database", metavar="URL", help="PostgreSQL database for its journal, instead of a file")
     serve.add_argument("--standby", action="store_true", help="with --database: wait, and take over from the other")
     _which_fleet(serve)

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from console.actions.registry import ScreenName
     from console.client.credentials import Identity
     from console.client.protocol import Client
-    from console.client.sockets import Tls
     from console.forms.session_state import SessionState
     from console.server.engine_process import ServeOptions
     from console.service.kubernetes_cell import KubernetesAt
@@ -292,6 +291,7 @@ def _remote(where: str, settings: ConsoleSettings, identity: Identity) -> Client
 
 
 def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> ServeOptions:
+    from console.client.sockets import tls_given
     from console.server.engine_process import ServeOptions
     from engine.model.quantities import duration_ms
     from runbooks.audit.witnesses import anchors_of
@@ -313,7 +313,7 @@ def _served(arguments: argparse.Namespace, cell: CellSpec | None = None) -> Serv
         "standby": bool(arguments.standby),
         "unix_socket": Path(arguments.socket).absolute() if arguments.socket else paths.socket,
         "listen": arguments.listen or "",
-        "tls": _tls(arguments),
+        "tls": tls_given(arguments),
         "socket_group": settings.socket_group,
         "record": paths.record,
         # The setting is about faces; an engine is read-only for everybody, so only the flag says that.
@@ -529,19 +529,6 @@ def _place(arguments: argparse.Namespace, settings: ConsoleSettings, cell: str, 
 
         refuse_file(f"cell '{cell}'", paths.folder, paths.journal)
     return paths.journal if place is None else place.path
-
-
-def _tls(arguments: argparse.Namespace) -> Tls | None:
-    """The certificate of the TCP port; None: there is none."""
-    from console.client.sockets import Tls
-
-    given = {name: getattr(arguments, name) for name in ("tls_cert", "tls_key", "tls_client_ca")}
-    if not any(given.values()):
-        return None
-    if not (given["tls_cert"] and given["tls_key"] and arguments.listen):
-        raise SpecError("--tls-cert", "needs --tls-key and --listen", "Give all three")
-    callers = given["tls_client_ca"]
-    return Tls(Path(given["tls_cert"]), Path(given["tls_key"]), Path(callers) if callers else None)
 
 
 def folders_of(settings: ConsoleSettings) -> tuple[Path, ...]:

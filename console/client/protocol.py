@@ -115,6 +115,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     well."""
     mirror_error: str = ""
     """Why what is shown of the mirrored cluster is old; empty while it is fresh, or nothing is mirrored."""
+    takeover_ms: int = 0
+    """How long nobody could write the cell before this engine took it over as a standby; 0: it was none."""
 
 
 MAX_CHANGES = 10_000

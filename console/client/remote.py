@@ -221,7 +221,7 @@ class RemoteClient(Client, Login):
         self._where = where
         self._patience_s = patience_s
         certificate = identity.certificate if identity is not None else None
-        self._http = _http(where, patience_s, certificate)
+        self._http = http_client(where, patience_s, certificate)
         token = identity.token(where) if identity is not None else ""
         if token:
             self._http.headers["authorization"] = f"Bearer {token}"
@@ -429,7 +429,7 @@ class RemoteClient(Client, Login):
 _FORMS = "Give the path of a Unix socket or a URL such as http://127.0.0.1:7373"
 
 
-def _http(where: str, patience_s: float, certificate: tuple[str, str] | None = None) -> httpx.Client:
+def http_client(where: str, patience_s: float, certificate: tuple[str, str] | None = None) -> httpx.Client:
     timeout = httpx.Timeout(patience_s, connect=min(CONNECT_TIMEOUT_S, patience_s))
     headers = {"Content-Type": "application/json"}
     # Proxies of the environment are for the web, not for the engine: trust_env=False.

@@ -7,6 +7,7 @@ again, so that a certificate is renewed without a restart.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import ipaddress
 import os
@@ -309,6 +310,17 @@ class Tls:
             raise SpecError("tls_key", f"{self.key}: {error.strerror}", "Give a PEM file") from None
         if mode & 0o077:
             raise SpecError("tls_key", f"{self.key} can be read by others", f"chmod 600 {self.key}")
+
+
+def tls_given(arguments: argparse.Namespace) -> Tls | None:
+    """The certificate of the TCP port that a command was given; None: there is none. Raises SpecError."""
+    given = {name: getattr(arguments, name) for name in ("tls_cert", "tls_key", "tls_client_ca")}
+    if not any(given.values()):
+        return None
+    if not (given["tls_cert"] and given["tls_key"] and arguments.listen):
+        raise SpecError("--tls-cert", "needs --tls-key and --listen", "Give all three")
+    callers = given["tls_client_ca"]
+    return Tls(Path(given["tls_cert"]), Path(given["tls_key"]), Path(callers) if callers else None)
 
 
 def _no_passphrase() -> str:

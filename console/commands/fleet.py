@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from console.client.attach import settings_of
-from console.client.sockets import probe
+from console.client.sockets import probe, tls_given
 from console.commands.show import write_json, write_lines
-from console.fleet.queries import FleetPaths, fleet_paths
+from console.fleet.queries import FleetPaths, fleet_client, fleet_paths
 from console.fleet.wording import decision_lines, jobs_lines, status_lines, submission_lines
 from console.forms.documents import LocatedDocument, read_document
 from console.text.terminal_text import printable
@@ -49,7 +49,8 @@ def serve(arguments: argparse.Namespace) -> None:
     if arguments.standby and not isinstance(place, Schema):
         raise SpecError("--standby", "needs a database server", "Add --database postgresql://USER@HOST/DATABASE")
     group = arguments.socket_group or settings.socket_group
-    serve_fleet(spec, paths, group, place, standby=arguments.standby)
+    tls, listen = tls_given(arguments), arguments.listen or ""
+    serve_fleet(spec, paths, group, place, standby=arguments.standby, listen=listen, tls=tls)
 
 
 def _place(arguments: argparse.Namespace, fleet: str, paths: FleetPaths) -> Place:
@@ -214,9 +215,8 @@ def _set_closed(arguments: argparse.Namespace, *, closed: bool) -> None:
 
 
 def _client(arguments: argparse.Namespace) -> FleetClient:
-    from console.fleet.queries import FleetClient
-
-    return FleetClient(_paths(arguments).socket, read_only=settings_of(arguments).readonly)
+    settings = settings_of(arguments)
+    return fleet_client(settings, read_only=settings.readonly)
 
 
 def _paths(arguments: argparse.Namespace) -> FleetPaths:
@@ -263,6 +263,7 @@ _ROUTING: Forms = {
     "crowded": ("crowded_permille", _percent),
     "bind_within": ("bind_within_ms", duration_ms),
     "bind_after": ("bind_after_ms", duration_ms),
+    "move_after": ("move_after_ms", duration_ms),
     "horizon": ("horizon_ms", duration_ms),
     "answer_within": ("answer_within_ms", duration_ms),
 }

@@ -55,6 +55,8 @@ def overview(arguments: argparse.Namespace) -> None:
     write_lines(pending_lines(health))
     if health.approval == "solo":
         write_lines(["approval  solo: one person approves everything, no two-person rule"])
+    if health.takeover_ms:
+        write_lines([f"standby   took over after {health.takeover_ms / 1000:.1f} s without a writer"])
     if health.audit_error:
         write_lines([f"audit     {printable(health.audit_error)}"])
     if health.mirror_error:

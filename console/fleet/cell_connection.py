@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 from engine.admission.fleet_routing import FLEET_TAG, CellClock, CellFacts, CellLink, CellOffer, as_of_cell, offer_of
-from engine.model.commands import Submit
+from engine.model.commands import Recall, Submit
 from engine.model.errors import (
     BusyError,
     MusterError,
@@ -287,6 +287,31 @@ class CellLine:
         if owner == self._fleet or (again and not owner):
             return SendResult("there")
         return SendResult("refused", f"another workload is named {given.id}")
+
+    def recall(self, workload_id: str, to: str) -> SendResult:
+        """Ask the cell to give back work that has not begun, for another cell. `refused`: it stays there."""
+        client = self._client(SEND_PATIENCE_S)
+        try:
+            client.command(Recall(ids=(workload_id,), fleet=self._fleet, to=to))
+        except (SpecError, RefusedError, NotFoundError) as error:
+            return SendResult("refused", error.problem)
+        except MusterError as error:
+            if isinstance(error, UnreachableError):
+                self._down(error)
+            return SendResult("unknown", error.problem)
+        return SendResult("there")
+
+    def is_promised(self, workload_id: str, within_ms: int) -> bool:
+        """Whether the cell has promised work a start so soon, or does not say."""
+        seen = self.seen
+        try:
+            promised_ms = self._client(WATCH_PATIENCE_S).workload(workload_id).promised_start_ms
+        except MusterError:
+            return True
+        if promised_ms is None or seen is None:
+            return seen is None
+        now_ms = seen.clock.cell_ms + (wall_ms() - seen.clock.wall_ms) * seen.clock.speed
+        return promised_ms - now_ms <= within_ms * seen.clock.speed
 
     def standings(self, specs: Sequence[WorkloadSpec]) -> dict[str, RemoteWorkload]:
         """State of workloads in the cell by id, of those that exist there. Raises MusterError."""

@@ -361,7 +361,8 @@ class Fleet:
         return self._terms(each, tuple(sorted(cells))), ""
 
     def _terms(self, each: FleetSubmission, cells: tuple[str, ...]) -> RoutingTerms:
-        return terms_of(each.spec, self.spec, cells, waited_ms=wall_ms() - each.submitted_ms)
+        terms = terms_of(each.spec, self.spec, cells, waited_ms=wall_ms() - each.submitted_ms)
+        return msgspec.structs.replace(terms, left=each.left) if each.left else terms
 
     def _found_for(self, name: str) -> FleetSubmission | None:
         """Submission of a workload: its own, or that of the array it is a member of."""

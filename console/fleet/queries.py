@@ -15,16 +15,19 @@ import httpx
 import msgspec
 from msgspec import Meta
 
+from console.client.credentials import token_for
 from console.client.questions import Arguments, Asking, ServiceQuestion, asks, decoder, refuse_read_only
+from console.client.remote import http_client
 from console.forms.settings import ConsoleSettings, cells_folder, paths_in
 from engine.admission.fleet_routing import RoutingDecision, Wait
 from engine.model.errors import MusterError, NotSentError, UnreachableError, of_code
 from engine.model.specs import WorkloadSpec
 
-State = Literal["waiting", "sending", "routed", "ended", "withdrawn"]
+State = Literal["waiting", "sending", "routed", "moving", "ended", "withdrawn"]
 """`waiting` in the fleet, in no cell; `sending`: for one cell, which has not said yet that it has it; `routed`: a cell
-has acknowledged it; `ended`: finished, failed or cancelled there; `withdrawn` before it went anywhere."""
-OPEN: tuple[State, ...] = ("waiting", "sending", "routed")
+has acknowledged it; `moving`: that cell is asked to give it back, for another; `ended`: finished, failed or cancelled
+there; `withdrawn` before it went anywhere."""
+OPEN: tuple[State, ...] = ("waiting", "sending", "routed", "moving")
 STATES: tuple[State, ...] = (*OPEN, "ended", "withdrawn")
 CellState = Literal["up", "down", "closed", "unknown"]
 """`closed` by a person: what is there goes on, nothing more is sent."""
@@ -49,6 +52,10 @@ class FleetSubmission(msgspec.Struct, frozen=True, kw_only=True):
     changed_ms: int
     cell: str = ""
     """Where it was sent."""
+    to: str = ""
+    """While it moves: the cell where it goes."""
+    left: tuple[str, ...] = ()
+    """Cells that gave it back, oldest first: it was queued there, and never begun."""
     sent_ms: int = 0
     sent_pid: int = 0
     """Process of the cell's engine when it was sent: another one cannot have it under way."""
@@ -121,7 +128,8 @@ class FleetEvent(msgspec.Struct, frozen=True, kw_only=True):
     seq: int = 0
     at_ms: int
     what: str
-    """submitted, routed, acknowledged, ended, withdrawn, refused, unsettled, closed, opened, down, up"""
+    """submitted, routed, acknowledged, moving, moved, stays, ended, withdrawn, refused, unsettled, closed, opened,
+    down, up"""
     subject: str
     detail: str = ""
 
@@ -223,19 +231,26 @@ PATIENCE_S = 90.0
 """Longest wait for an answer: cells may take a minute to be asked, at the most."""
 
 
-class FleetClient(FleetQuestions):
-    """Asks the questions of `FleetQuestions` over the fleet's socket."""
+def fleet_client(settings: ConsoleSettings, *, read_only: bool, patience_s: float = PATIENCE_S) -> FleetClient:
+    """A client of the fleet that the settings name by its folder, or by its URL."""
+    if "://" not in settings.fleet:
+        return FleetClient(fleet_paths(settings).socket, read_only=read_only, patience_s=patience_s)
+    token = token_for(settings.fleet, settings)
+    return FleetClient(settings.fleet, read_only=read_only, patience_s=patience_s, token=token)
 
-    def __init__(self, where: Path, *, read_only: bool = False, patience_s: float = PATIENCE_S) -> None:
+
+class FleetClient(FleetQuestions):
+    """Asks the questions of `FleetQuestions` over the fleet's socket, or over TLS."""
+
+    def __init__(
+        self, where: Path | str, *, read_only: bool = False, patience_s: float = PATIENCE_S, token: str = ""
+    ) -> None:
+        """`where`: the fleet's socket, or the URL of a fleet, with a `token`."""
         self.read_only = read_only
         self._where = where
-        self._http = httpx.Client(
-            transport=httpx.HTTPTransport(uds=str(where), verify=False),
-            base_url="http://muster",
-            timeout=httpx.Timeout(patience_s, connect=2.0),
-            headers={"Content-Type": "application/json"},
-            trust_env=False,
-        )
+        self._http = http_client(str(where), patience_s)
+        if token:
+            self._http.headers["authorization"] = f"Bearer {token}"
 
     def close(self) -> None:
         self._http.close()
@@ -249,7 +264,7 @@ class FleetClient(FleetQuestions):
 
     def _ask(self, method: str, path: str, kind: type[T], **request: Any) -> T:
         try:
-            if not self._where.exists():
+            if isinstance(self._where, Path) and not self._where.exists():
                 raise httpx.ConnectError("no such socket")
             answer = self._http.request(method, path, **request)
         except (httpx.ConnectError, httpx.ConnectTimeout):

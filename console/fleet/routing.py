@@ -19,6 +19,7 @@ import msgspec
 
 from console.fleet.cell_connection import CellLine, SendResult
 from console.fleet.coordinator import Fleet, Held, event
+from console.fleet.moving import Mover, with_origin
 from console.fleet.queries import FleetEvent, FleetSubmission
 from engine.admission.fleet_routing import (
     CellFacts,
@@ -230,6 +231,7 @@ class Router:
         self._looked_all = time.monotonic()
         self._tried: set[str] = set()
         """Ids that were decided on at least once."""
+        self.mover = Mover(fleet, self._pool, self._facts, self._ask_for, self._said, self._count, self._try)
 
     def start(self) -> None:
         self._thread.start()
@@ -330,6 +332,7 @@ class Router:
         fleet.settle()
         self._tidy()
         self._settle()
+        self.mover.turn(RETRY_S)
         with fleet.moved:
             held = fleet.held()
             order = fleet.in_turn((each for each in fleet.open.values() if each.state == "waiting"), held)
@@ -410,14 +413,28 @@ class Router:
         sums = held.setdefault(each.tenant, {})
         for name, value in each.asked.items():
             sums[name] = sums.get(name, 0) + value
-        self._sent.setdefault(found.cell, []).append((now_ms, each.asked))
-        self._offers.used(found.cell, shape_of(each.spec))
+        self._count(each, found.cell)
         return msgspec.structs.replace(
             each, state="sending", cell=found.cell, sent_ms=now_ms, sent_pid=line.pid, why=found.why, waits="",
             decision=found, changed_ms=now_ms,
         )  # fmt: skip
 
+    def _count(self, each: FleetSubmission, cell: str) -> None:
+        """Count a submission as sent to a cell, until the cell shows it."""
+        self._sent.setdefault(cell, []).append((wall_ms(), each.asked))
+        self._offers.used(cell, shape_of(each.spec))
+
     # -- what the cells say
+
+    def _ask_for(self, submissions: Sequence[FleetSubmission]) -> None:
+        """Have the cells make the offers that are missing for these."""
+        wanted = []
+        for each in submissions:
+            with self._fleet.moved:
+                terms, missing = self._fleet.terms(each)
+            if not missing and (silent := self._said(each, terms)[1]):
+                wanted.append(MissingOffer(shape_of(each.spec), each.spec, silent))
+        self._offers.ask(wanted)
 
     def _decide(self, each: FleetSubmission, terms: RoutingTerms) -> RoutingDecision:
         """Decision by recent offers; cells without one are asked."""
@@ -516,7 +533,7 @@ class Router:
         try:
             if not self._fleet.journal.is_ours:
                 return  # another process may route by now: it stays `sending`, and is asked for again
-            sent = line.send(each.spec, again=each.id in self._retry_at)
+            sent = line.send(with_origin(each), again=each.id in self._retry_at)
             if sent.outcome == "refused" and self._may_be_under_way(each):
                 sent = SendResult("unknown", sent.text)
             self._settled(each, sent)

@@ -28,7 +28,8 @@ from console.client.credentials import Identity
 from console.client.launch import note
 from console.client.questions import ServiceQuestion, know_structs, questions_of, wrap_answers
 from console.client.remote import RemoteClient
-from console.client.sockets import bind_unix, private_folder, remove_unix, socket_folder
+from console.client.sockets import Tls, bind_tcp, bind_unix, private_folder, remove_unix, socket_folder
+from console.fleet.callers import Ask, FleetAuthentication, FleetCaller, asked_of
 from console.fleet.coordinator import Fleet
 from console.fleet.journal import FleetJournal
 from console.fleet.queries import (
@@ -51,6 +52,7 @@ from console.server.served_process import (
     after_loss,
     end_when_taken,
     error_handlers,
+    renewed,
     stop_on_signals,
     uvicorn_config,
     wait_for_lease_alone,
@@ -60,8 +62,6 @@ from engine.admission.fleet_routing import BY_TAG, CellLink, FleetSpec, RoutingD
 from engine.journal.database import Place, Schema, SqliteFile
 from engine.model.errors import NotFoundError, SpecError
 from engine.model.specs import WorkloadSpec
-from runbooks.gate.decisions import ROOT
-from runbooks.plans.identity import OWNER
 
 if TYPE_CHECKING:
     from console.client.protocol import Client
@@ -70,19 +70,20 @@ AWAITED = 50
 """Largest submission that waits to report where its workloads went."""
 AWAITED_S = 2.0
 """Wait beyond the time that cells have for an answer."""
-TRUSTED = (OWNER, ROOT)
+NOBODY = FleetCaller("")
 
 
 class FleetAnswers(FleetQuestions):
     """Answers in the name of an account."""
 
-    def __init__(self, fleet: Fleet, router: Router, by: str = "") -> None:
+    def __init__(self, fleet: Fleet, router: Router, caller: FleetCaller = NOBODY) -> None:
         self._fleet = fleet
         self._router = router
-        self._by = by
+        self._caller = caller
+        self._by = caller.account
 
-    def acting_as(self, account: str) -> FleetAnswers:
-        return FleetAnswers(self._fleet, self._router, account)
+    def acting_as(self, caller: FleetCaller) -> FleetAnswers:
+        return FleetAnswers(self._fleet, self._router, caller)
 
     def view(self) -> FleetView:
         return self._fleet.view()
@@ -115,14 +116,14 @@ class FleetAnswers(FleetQuestions):
         return tuple(self._router.previews(workloads, cells, self._by))
 
     def withdraw(self, ids: Sequence[str]) -> tuple[str, ...]:
-        if self._by not in TRUSTED:
+        if not self._caller.manages:
             others = [name for name in ids if self._fleet.submission(name).by != self._by]
             if others:
                 raise Forbidden(f"{others[0][:80]!a} is not yours", "Ask whoever submitted it, or the fleet's owner")
         return self._fleet.withdraw(ids, self._by)
 
     def set_closed(self, cell: str, *, closed: bool, reason: str = "") -> FleetView:
-        if self._by not in TRUSTED:
+        if not self._caller.manages:
             raise Forbidden("only the owner of the fleet opens and closes cells", "Ask the owner")
         self._fleet.set_closed(cell, closed, reason, self._by)
         self._router.wake()
@@ -137,7 +138,7 @@ def fleet_routes(answers: FleetAnswers) -> list[Route]:
 
     async def answered(question: ServiceQuestion, operation: Operation, request: Request) -> Response:
         arguments, _ = await read_arguments(question, operation, request)
-        named = answers.acting_as(_account(request))
+        named = answers.acting_as(request.state.caller)
         return await answer(lambda: question.answered_by(named, arguments))
 
     return [
@@ -147,10 +148,19 @@ def fleet_routes(answers: FleetAnswers) -> list[Route]:
 
 
 def serve_fleet(
-    spec: FleetSpec, paths: FleetPaths, group: str = "", place: Place | None = None, *, standby: bool = False
+    spec: FleetSpec,
+    paths: FleetPaths,
+    group: str = "",
+    place: Place | None = None,
+    *,
+    standby: bool = False,
+    listen: str = "",
+    tls: Tls | None = None,
 ) -> None:
     """Run until SIGTERM, SIGINT or SIGHUP. `place`: its journal, by default the file in its folder; `standby`: wait
-    until the fleet that has it ends. Raises MusterError when it cannot."""
+    until the fleet that has it ends; `listen`: HOST:PORT, with the certificate `tls`. Raises MusterError when it
+    cannot."""
+    ask = _who_comes(spec, listen, tls)
     know_structs()
     socket_folder(paths.socket.parent, group)
     private_folder(paths.folder)
@@ -165,14 +175,28 @@ def serve_fleet(
             return
     journal = FleetJournal(place, lease)
     try:
-        _serve(spec, paths, group, journal)
+        _serve(spec, paths, group, journal, listen, tls, ask)
     finally:
         journal.close()
         if journal.lease is not None:
             after_loss(journal.lease, again=standby)
 
 
-def _serve(spec: FleetSpec, paths: FleetPaths, group: str, journal: FleetJournal) -> None:
+def _who_comes(spec: FleetSpec, listen: str, tls: Tls | None) -> Ask | None:
+    """Who says who comes over the network. Raises SpecError."""
+    if not listen:
+        return None
+    if tls is None:
+        raise SpecError("--listen", "needs a certificate", "Add --tls-cert and --tls-key")
+    if not spec.people:
+        raise SpecError("--listen", "needs a cell that knows the people", "Add people: CELL to the fleet's file")
+    return asked_of(next(link for link in spec.cells if link.name == spec.people))
+
+
+def _serve(
+    spec: FleetSpec, paths: FleetPaths, group: str, journal: FleetJournal, listen: str, tls: Tls | None,
+    ask: Ask | None,
+) -> None:  # fmt: skip
     with contextlib.ExitStack() as after:
         if journal.lease is not None:
             note(paths.folder, str(journal.place))
@@ -189,7 +213,11 @@ def _serve(spec: FleetSpec, paths: FleetPaths, group: str, journal: FleetJournal
         after.callback(router.stop)
         if journal.lease is not None:
             end_when_taken(journal.lease, lambda: not router.is_alive, "fleet")
-        asyncio.run(run_server(fleet, router, bound, lambda: _say_ready(fleet, paths)))
+        secured = bind_tcp(listen, secured=True) if listen else None
+        if secured is not None:
+            after.callback(secured.close)
+        ready = functools.partial(_say_ready, fleet, paths, listen)
+        asyncio.run(run_server(fleet, router, bound, ready, secured=secured, tls=tls, ask=ask))
         print("muster fleet stops", file=sys.stderr, flush=True)
 
 
@@ -205,33 +233,48 @@ async def run_server(
     bound: socket.socket,
     on_ready: Callable[[], object],
     stop: asyncio.Event | None = None,
+    *,
+    secured: socket.socket | None = None,
+    tls: Tls | None = None,
+    ask: Ask | None = None,
 ) -> None:
-    """Serves on a bound socket until a signal comes or, where signals are not ours to take, `stop` is set."""
-    server = DoorwayServer(uvicorn_config(build_fleet_app(fleet, router), _Protocol), OpenConnections())
+    """Serves on a bound socket, and with TLS on the one that is `secured`, until a signal comes or, where signals are
+    not ours to take, `stop` is set. `ask`: who says who comes over the network."""
+    app, connections = build_fleet_app(fleet, router, ask), OpenConnections()
+    servers = [(DoorwayServer(uvicorn_config(app, _Protocol), connections), bound)]
+    if secured is not None and tls is not None:
+        context = tls.open()
+        config = uvicorn_config(app, _Protocol, ssl_context_factory=lambda config, default: context)
+        servers.append((DoorwayServer(config, connections), secured))
     stopping = stop or stop_on_signals()
-    serving = asyncio.create_task(server.serve(sockets=[bound]))
-    stopped = asyncio.create_task(stopping.wait())
-    while not server.started and not serving.done():
+    serving = [asyncio.create_task(server.serve(sockets=[at])) for server, at in servers]
+    others = [asyncio.create_task(stopping.wait()), *([asyncio.create_task(renewed(tls))] if tls is not None else [])]
+    while not all(server.started or task.done() for (server, _), task in zip(servers, serving, strict=True)):
         await asyncio.sleep(0.005)
     on_ready()
-    await asyncio.wait((serving, stopped), return_when=asyncio.FIRST_COMPLETED)
-    stopped.cancel()
-    server.should_exit = True
-    await serving
+    await asyncio.wait((*serving, others[0]), return_when=asyncio.FIRST_COMPLETED)
+    for task in others:
+        task.cancel()
+    for server, _ in servers:
+        server.should_exit = True
+    await asyncio.gather(*serving)
 
 
-def _say_ready(fleet: Fleet, paths: FleetPaths) -> None:
-    of = f"muster fleet '{fleet.spec.name}' of {len(fleet.lines)} cells"
-    print(printable(f"{of} ready on {paths.socket}, process {os.getpid()}"), file=sys.stderr, flush=True)
+def _say_ready(fleet: Fleet, paths: FleetPaths, listen: str) -> None:
+    where = " and ".join(str(at) for at in (paths.socket, listen) if at)
+    text = f"muster fleet '{fleet.spec.name}' of {len(fleet.lines)} cells ready on {where}, process {os.getpid()}"
+    print(printable(text), file=sys.stderr, flush=True)
 
 
-def build_fleet_app(fleet: Fleet, router: Router) -> Starlette:
+def build_fleet_app(fleet: Fleet, router: Router, ask: Ask | None = None) -> Starlette:
+    """`ask`: who says who comes over the network; None: nobody does."""
     app = Starlette(
         routes=fleet_routes(FleetAnswers(fleet, router)),
         exception_handlers=error_handlers(
             lambda path: NotFoundError(f"there is no {path} here", "This is a fleet, not a cell")
         ),
     )
+    app.add_middleware(FleetAuthentication, ask=ask)
     app.add_middleware(BrowserGuard, hosts=("muster", "localhost"))
     return app
 
@@ -239,10 +282,6 @@ def build_fleet_app(fleet: Fleet, router: Router) -> Starlette:
 def _in_the_name_of(account: str, workloads: Sequence[WorkloadSpec]) -> tuple[WorkloadSpec, ...]:
     """The workloads tagged with the submitting account, whatever tags they came with."""
     return tuple(msgspec.structs.replace(spec, tags={**spec.tags, BY_TAG: account}) for spec in workloads)
-
-
-def _account(request: Request) -> str:
-    return request.client.host if request.client is not None else "unknown"
 
 
 class _Protocol(WatchedConnection, H11Protocol):  # type: ignore[misc]

@@ -117,6 +117,7 @@ def submission_lines(each: FleetSubmission, now_ms: int) -> list[str]:
         ("id", printable(each.id)),
         ("state", f"{each.state} for {duration(max(0, now_ms - each.changed_ms))}"),
         ("cell", f"{printable(each.cell)}: {printable(each.cell_state) or 'not known yet'}" if each.cell else NONE),
+        *([("was in", printable(", ".join(each.left)))] if each.left else []),
         ("queue", printable(each.spec.queue)),
         ("tenant", printable(each.tenant) or UNNAMED),
         ("asks for", amounts(each.asked)),
@@ -166,7 +167,8 @@ MAX_WAITING, MAX_EVENTS = 30, 30
 CROWDED_PERMILLE = 900
 _LOOKS = {"up": ("●", "ok"), "closed": ("◌", "warn"), "down": ("✗", "bad"), "unknown": ("·", "dim")}
 _STATES = {
-    "waiting": ("◌", "warn"), "sending": ("◐", "info"), "routed": ("●", "ok"), "ended": ("✓", "dim"),
+    "waiting": ("◌", "warn"), "sending": ("◐", "info"), "routed": ("●", "ok"), "moving": ("◐", "info"),
+    "ended": ("✓", "dim"),
     "withdrawn": ("⊘", "dim"),
 }  # fmt: skip
 
@@ -284,6 +286,7 @@ def submission_pages(each: FleetSubmission, now_ms: int, width: int) -> tuple[li
     lines = [
         Line(((f"{glyph} {each.state}", tone), (f" for {since}", "dim"))),
         fact("cell", f"{each.cell}: {each.cell_state or 'not known yet'}" if each.cell else NONE),
+        *([fact("was in", ", ".join(each.left))] if each.left else []),
         fact("queue", each.spec.queue),
         fact("tenant", each.tenant or UNNAMED),
         fact("asks for", amounts(each.asked)),

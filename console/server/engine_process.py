@@ -17,24 +17,34 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import msgspec
 import uvicorn
 import uvloop
+from starlette.routing import compile_path
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from console import VERSION
 from console.client.launch import note, read_record, write_record
 from console.client.oidc import OpenIdProvider
-from console.client.questions import know_structs
-from console.client.sockets import LOOK_EVERY_S, Tls, bind_tcp, bind_unix, private_folder, remove_unix, socket_folder
+from console.client.protocol import Client
+from console.client.questions import know_structs, questions_of
+from console.client.sockets import Tls, bind_tcp, bind_unix, private_folder, remove_unix, socket_folder
 from console.forms.settings import ConsoleSettings, paths_in
 from console.server.application import ControlPlane, build_service
 from console.server.authentication import Doors, guarded_ports
 from console.server.command_listener import command_listener
 from console.server.load_limits import DoorwayServer, OpenConnections, WatchedConnection
-from console.server.operations import SaysVersion
+from console.server.operations import SaysVersion, asked_by
 from console.server.request_log import logging_to_stderr
-from console.server.served_process import after_loss, end_when_taken, stop_on_signals, uvicorn_config, wait_for_lease
+from console.server.served_process import (
+    after_loss,
+    end_when_taken,
+    renewed,
+    stop_on_signals,
+    uvicorn_config,
+    wait_for_lease,
+)
 from console.service.advisor import Advisor
 from console.service.chat import Chat, chat_of
 from console.service.drafting import Drafting
@@ -80,6 +90,7 @@ from runbooks.procedures.registry import RunbookRegistry
 
 if TYPE_CHECKING:
     from console.service.prometheus import PrometheusFollower
+    from engine.journal.postgres_store import Lease
 
 new_event_loop = uvloop.new_event_loop
 """The loop that the server runs on, in an engine's process and in tests."""
@@ -115,7 +126,7 @@ async def run_server(
         serving.append(_serving(service, secured, connections, ssl_context_factory=lambda config, default: context))
     stopping = stop or stop_on_signals()
     stopped = asyncio.create_task(stopping.wait())
-    renewing = asyncio.create_task(_renew(tls)) if tls is not None else None
+    renewing = asyncio.create_task(renewed(tls)) if tls is not None else None
     tasks = [task for _, task in serving]
     while not all(server.started or task.done() for server, task in serving):
         await asyncio.sleep(0.005)
@@ -136,17 +147,6 @@ def _serving(
 ) -> tuple[uvicorn.Server, asyncio.Task[None]]:
     server = DoorwayServer(uvicorn_config(service.app, _Protocol, **options), connections)
     return server, asyncio.create_task(server.serve(sockets=list(sockets)))
-
-
-async def _renew(tls: Tls) -> None:
-    """Reload replaced certificates. One that cannot be used is reported, and the last one stays in use."""
-    while True:
-        await asyncio.sleep(LOOK_EVERY_S)
-        try:
-            if tls.renew():
-                print("the certificate was renewed", file=sys.stderr, flush=True)
-        except MusterError as error:
-            print(f"muster: {printable(str(error))}", file=sys.stderr, flush=True)
 
 
 class _Protocol(SaysVersion, WatchedConnection, HttpToolsProtocol):  # type: ignore[misc]
@@ -247,6 +247,7 @@ def _open_and_serve(served: ServeOptions) -> None:
     umask = os.umask(0o077)  # whoever may connect may not read the journal for that
     stood_by = None
     if served.standby and isinstance(served.journal, Schema):
+        _prepare()
         stood_by = wait_for_lease(served.journal, served.name)
         if stood_by is None:
             return
@@ -265,6 +266,19 @@ def _open_and_serve(served: ServeOptions) -> None:
     finally:
         if engine.lease is not None:
             after_loss(engine.lease, again=served.standby)
+
+
+def _prepare() -> None:
+    """Do beforehand, as a standby, what takes time and needs no engine: else it is done between the lease and the first
+    answer, on a machine that may be busy."""
+
+    async def load_backend() -> None:
+        anyio.CapacityLimiter(1)
+
+    for question in questions_of(Client):
+        compile_path(asked_by(question).path)
+    asyncio.run(load_backend())
+    keep_state()
 
 
 def _serve(served: ServeOptions, engine: Engine) -> None:
@@ -362,7 +376,7 @@ def _serve(served: ServeOptions, engine: Engine) -> None:
         for helper in (ticker, notifier, mirrored, usage, *([] if follower is None else [follower])):
             helper.start()
             after.callback(helper.stop)
-        ready, provider = functools.partial(_say_ready, served), _provider(served.settings)
+        ready, provider = functools.partial(_say_ready, served, engine.lease), _provider(served.settings)
         if served.settings.trace_url:
             exporter = TraceExporter(served.settings.trace_url, served.name)
             exporter.start()
@@ -504,11 +518,13 @@ def _sockets(served: ServeOptions, after: contextlib.ExitStack) -> tuple[list[so
     return plain, secured
 
 
-def _say_ready(served: ServeOptions) -> None:
+def _say_ready(served: ServeOptions, lease: Lease | None) -> None:
     where = " and ".join(str(at) for at in (served.unix_socket, served.listen) if at)
     mode = ", read-only" if served.read_only else ""
     text = f"muster engine '{served.name}' ready on {where}, process {os.getpid()}{mode}"
     print(printable(text), file=sys.stderr, flush=True)
+    if served.standby and lease is not None and (told := lease.note_ready()):
+        print(printable(f"muster engine '{served.name}' {told}"), file=sys.stderr, flush=True)
 
 
 def keep_state() -> None:

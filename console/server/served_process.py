@@ -20,6 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from console.client.sockets import LOOK_EVERY_S, Tls
 from console.server.operations import defect, refusal
 from console.text.terminal_text import printable
 from engine.journal.database import Schema
@@ -50,6 +51,17 @@ def stop_on_signals() -> asyncio.Event:
     for sent in _ENDS:
         asyncio.get_running_loop().add_signal_handler(sent, stop.set)
     return stop
+
+
+async def renewed(tls: Tls) -> None:
+    """Reload replaced certificates. One that cannot be used is reported, and the last one stays in use."""
+    while True:
+        await asyncio.sleep(LOOK_EVERY_S)
+        try:
+            if tls.renew():
+                _say("the certificate was renewed")
+        except MusterError as error:
+            _say(f"muster: {error}")
 
 
 def error_handlers(no_route: Callable[[str], NotFoundError]) -> dict[Any, Any]:

@@ -324,6 +324,7 @@ class LocalClient(Client):
             history_error=self._archive.error,
             audit_error=self.gate_trouble() or self._gate.audit.error,
             mirror_error=self._cluster.trouble(),
+            takeover_ms=engine.lease.takeover_ms if engine.lease is not None else 0,
             approval=approval,
             awaiting=awaiting,
             stuck=stuck,

@@ -87,6 +87,8 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A submission that no cell starts soon stays in the fleet for this long, for the first cell with room. Then it
     goes to the best cell and waits there. Until then the fleet decides the order between tenants.
     """
+    move_after_ms: int = 5 * MINUTE_MS
+    """Work that was queued in a cell for so long moves to one that would start it at once."""
     horizon_ms: int = 24 * HOUR_MS
     """The time ahead in which a start is looked for."""
     answer_within_ms: int = 4_000
@@ -98,6 +100,8 @@ class FleetSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     name: str = "fleet"
     cells: tuple[CellLink, ...]
+    people: str = ""
+    """The cell whose tokens and policy say who may use the fleet over the network; empty: nobody."""
     tenants: tuple[TenantShare, ...] = ()
     datasets: tuple[Dataset, ...] = ()
     transfer: Transfer = Transfer()
@@ -127,6 +131,8 @@ def check_fleet(spec: FleetSpec) -> None:
             check_quantity(most, f"tenants[{i}].quota.{name}")
         for cell in (*tenant.cells, *((tenant.home,) if tenant.home else ())):
             known_cell(cell, cells, f"tenants[{i}]")
+    if spec.people:
+        known_cell(spec.people, cells, "people")
     for i, data in enumerate(spec.datasets):
         check_quantity(data.size_mib, f"datasets[{i}].size_mib")
         for cell in data.cells:
@@ -136,7 +142,7 @@ def check_fleet(spec: FleetSpec) -> None:
     check_quantity(spec.routing.crowded_permille, "routing.crowded_permille", least=1, most=1000)
     check_quantity(spec.routing.horizon_ms, "routing.horizon_ms", least=MINUTE_MS, most=7 * 24 * HOUR_MS)
     check_quantity(spec.routing.answer_within_ms, "routing.answer_within_ms", least=100, most=60_000)
-    for name in ("hour_microusd", "bind_within_ms", "bind_after_ms"):
+    for name in ("hour_microusd", "bind_within_ms", "bind_after_ms", "move_after_ms"):
         check_quantity(getattr(spec.routing, name), f"routing.{name}")
 
 
@@ -207,6 +213,8 @@ class RoutingTerms(msgspec.Struct, frozen=True, kw_only=True):
     datasets: tuple[Dataset, ...] = ()
     cells: tuple[str, ...] = ()
     """The only cells it may go to; empty: any."""
+    left: tuple[str, ...] = ()
+    """Cells that it was moved away from."""
     waited_ms: int = 0
 
 
@@ -302,6 +310,8 @@ def barred(terms: RoutingTerms, cell: CellFacts) -> tuple[str, bool]:
     for allowed, whose in ((terms.cells, "it was submitted for"), (terms.tenant.cells, f"{terms.tenant.name} has")):
         if allowed and link.name not in allowed:
             return f"{whose} only {', '.join(allowed)}", True
+    if link.name in terms.left:
+        return "it was moved away from here", True
     for data in terms.datasets:
         if data.elsewhere == "never" and link.name not in data.cells:
             held = ", ".join(data.cells) or "no cell"

@@ -232,11 +232,13 @@ class Journal:
         self.former: Path | None = None
         """Copy of the file as it was before an older Muster's tables were migrated at opening."""
         try:
-            self._migrate(*self._head())
-            self.reopen()
-            self._let_go_at = self.version
             with self._store.reading("open") as connection:
+                head = head_of(connection, self.place)
+                had = tables.refuse_other(connection, self.place, head)
                 self.written_ms = last_written_ms(connection)
+            self._migrate(head, had)
+            self._begin_at(head)
+            self._let_go_at = self.version
         except BaseException:
             self._store.close()
             raise
@@ -250,12 +252,6 @@ class Journal:
     def lease(self) -> Lease | None:
         """The lease that lets this process write; None where that is a lock on a file."""
         return None if isinstance(self._store, FileStore) else self._store.lease
-
-    def _head(self) -> tuple[Any, int]:
-        """The head, and how many migrations the database has had."""
-        with self._store.reading("open") as connection:
-            head = head_of(connection, self.place)
-            return head, tables.refuse_other(connection, self.place, head)
 
     def _migrate(self, head: Any, had: int) -> None:
         if self.path is not None and head["last_version"] and had < len(tables.MIGRATIONS):
@@ -360,7 +356,12 @@ class Journal:
 
     def reopen(self) -> None:
         """Look anew where the journal ends: it was written otherwise than by `append`."""
-        head, _ = self._head()
+        with self._store.reading("open") as connection:
+            head = head_of(connection, self.place)
+            tables.refuse_other(connection, self.place, head)
+        self._begin_at(head)
+
+    def _begin_at(self, head: Any) -> None:
         self.seed, self.version, self._chain = head["seed"], head["last_version"], head["chain"]
 
     def _settle(self) -> None:

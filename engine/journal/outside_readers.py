@@ -9,6 +9,7 @@ another, `backup` into a file beside its engine, and `restore` back from one: ea
 from __future__ import annotations
 
 import contextlib
+import gc
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -209,6 +210,7 @@ class JournalFollower:
                 end = (head["last_version"], head["chain"])
                 if end == self._end:
                     return
+                first = self._state is None
                 if self._state is None:
                     self._state = State()
                     body, *at = newest_snapshot(connection, self.place)
@@ -219,6 +221,8 @@ class JournalFollower:
                     for event in batch:
                         self._state.apply(event)
                 self._end = end
+                if first:
+                    gc.freeze()  # whoever takes over does not look through it for garbage
         except SQLAlchemyError as error:
             # Half a batch may have been taken in.
             self._state, self._end = None, (0, 0)

@@ -34,10 +34,10 @@ from engine.journal.process_locks import Holder, this_process
 from engine.journal.tables import OF_A_CELL, DatabaseKind, Head, table_of
 from engine.model.errors import JournalBusy, JournalCorrupt, JournalError, JournalTaken, SpecError
 
-TTL_S = 5.0
+TTL_S = 4.0
 """A holder that has not renewed for so long has lost its lease to whoever stands by."""
-RENEW_S = 1.0
-LOOK_S = 0.5
+RENEW_S = 0.5
+LOOK_S = 0.25
 """Between two looks of who stands by."""
 
 _META = MetaData()
@@ -71,7 +71,7 @@ STANDBY = Table(
 TABLES = (LEASE, FENCE, STANDBY)
 
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
-_LOOK = "SELECT owner, holder, renewals FROM lease WHERE id = 1"
+_LOOK = f"SELECT owner, holder, renewals, {_NOW} - renewed_ms FROM lease WHERE id = 1"
 _TAKE = (
     f"UPDATE lease SET owner = %s, holder = %s, renewals = 0, since_ms = {_NOW}, renewed_ms = {_NOW} "
     "WHERE id = 1 AND owner = %s AND renewals = %s"
@@ -105,6 +105,17 @@ class LeaseSighting(NamedTuple):
     """It is ours now."""
 
 
+class Takeover(NamedTuple):
+    """How a lease was taken from another process."""
+
+    holder: str
+    """Who had it last, for people."""
+    silent_ms: int
+    """Since its last renewal or its release, by the database's clock."""
+    taken_s: float
+    """Monotonic seconds at which it was taken."""
+
+
 class LeaseCandidate:
     """One who wants the lease of a cell. To be used by one thread."""
 
@@ -115,6 +126,7 @@ class LeaseCandidate:
         self._connection: Any = None
         self._seen: tuple[str, int] | None = None
         self._since = 0.0
+        self._takeover: Takeover | None = None
 
     def look(self) -> LeaseSighting:
         """Look who has it, and take it if it is free or its holder is known to be gone. Raises JournalError while the
@@ -133,13 +145,15 @@ class LeaseCandidate:
         row = self._connection.execute(_LOOK).fetchone()
         if row is None:
             raise JournalError(f"journal {self.place} has no lease", "Restore the database from a backup")
-        owner, holder, renewals = row
+        owner, holder, renewals, silent_ms = row
         now = time.monotonic()
         moves = self._seen is not None and self._seen != (owner, renewals)
         if self._seen != (owner, renewals):
             self._seen, self._since = (owner, renewals), now
         free = owner in ("", self.owner) or now - self._since >= TTL_S or holder_of(holder).is_gone()
         taken = free and self._take(owner, renewals)
+        if taken and holder:
+            self._takeover = Takeover(str(holder_of(holder)), max(0, silent_ms), time.monotonic())
         return LeaseSighting("" if owner == "" else str(holder_of(holder)), moves, taken)
 
     def _take(self, owner: str, renewals: int) -> bool:
@@ -147,11 +161,14 @@ class LeaseCandidate:
         try:
             if self._connection.execute(_TAKE, (self.owner, self._holder, owner, renewals)).rowcount != 1:
                 return False
+            if owner not in ("", self.owner):
+                # A frozen holder may stand in a transaction that holds the fence.
+                self._connection.execute(_END_SESSIONS, (f"muster % {owner}",))
             self._connection.execute(_FENCE, (self.owner,))
             self._connection.execute(_STAND_NO_MORE, (self.owner,))
             self._connection.commit()
         except driver().errors.LockNotAvailable:
-            # A session of the holder before stands in a transaction: its machine may be cut off.
+            # A renewal of the holder before stands in a transaction: its machine may be cut off.
             self._connection.rollback()
             self._connection.execute(_END_SESSIONS, (f"muster % {owner}",))
             return False
@@ -184,7 +201,7 @@ class LeaseCandidate:
     def lease(self) -> Lease:
         """The lease that `look` has taken, kept from now on."""
         self._forget()
-        return Lease(self.place, self.owner)
+        return Lease(self.place, self.owner, self._takeover)
 
 
 def holder_of(text: str) -> Holder:
@@ -212,9 +229,13 @@ def take(place: Schema) -> Lease:
 class Lease:
     """A lease that was taken. A thread of its own renews it until `release`, also while the engine is busy."""
 
-    def __init__(self, place: Schema, owner: str) -> None:
+    def __init__(self, place: Schema, owner: str, takeover: Takeover | None = None) -> None:
         self.place = place
         self.owner = owner
+        self.takeover = takeover
+        """None: nobody had it before."""
+        self.takeover_ms = 0
+        """How long there was nobody who could write, until this process took over; 0: it was no standby."""
         self.taken = threading.Event()
         """Somebody else has it now: this process can write nothing any more."""
         self.error = ""
@@ -233,6 +254,17 @@ class Lease:
         """Return whether nobody can have taken it yet, by our own clock: what must be known before anything is done
         outside the database, where the fence does not reach."""
         return not self.taken.is_set() and awake_or_asleep_s() - self._renewed_s < TTL_S - RENEW_S
+
+    def note_ready(self) -> str:
+        """Note that this process works from now on. Returns, for people, what it took over; empty: nothing."""
+        if self.takeover is None:
+            return ""
+        opened_ms = round((time.monotonic() - self.takeover.taken_s) * 1000)
+        self.takeover_ms = self.takeover.silent_ms + opened_ms
+        return (
+            f"took over from {self.takeover.holder} after {self.takeover_ms / 1000:.1f} s: "
+            f"{self.takeover.silent_ms / 1000:.1f} s until the lease was had, {opened_ms / 1000:.1f} s to begin"
+        )
 
     def _run(self) -> None:
         while not self._stop.wait(RENEW_S):

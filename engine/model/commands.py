@@ -1,8 +1,8 @@
 """The commands of the engine, and their treatment in a cell that another scheduler decides.
 
-A command is checked against the state and turned into events. Anyone with the operator role may submit, or define
-things at set-up. Every other command changes running work or its nodes: people and advice issue it only through
-`runbooks.gate.approval_gate`.
+A command is checked against the state and turned into events. Anyone with the operator role may submit, define things
+at set-up, or, as a fleet does, take back what has not begun. Every other command changes running work or its nodes:
+people and advice issue it only through `runbooks.gate.approval_gate`.
 
 In a cell that another scheduler decides, each command is passed to that scheduler, done by Muster alone, or refused
 with an alternative.
@@ -107,6 +107,17 @@ class Submit(Command, frozen=True, kw_only=True, tag="submit"):
 
 class Cancel(Command, frozen=True, kw_only=True, tag="cancel"):
     ids: tuple[str, ...]
+
+
+class Recall(Command, frozen=True, kw_only=True, tag="recall"):
+    """Take back work that a fleet has sent here, for another cell. Refused once it has begun, or is held. The same
+    again changes nothing, so that whoever heard no answer may ask again."""
+
+    ids: tuple[str, ...]
+    fleet: str
+    """As its tag `fleet` names it."""
+    to: str
+    """The cell where it goes."""
 
 
 class Hold(Command, frozen=True, kw_only=True, tag="hold"):
@@ -415,6 +426,7 @@ AnyCommand = (
     | OpenQueues
     | Submit
     | Cancel
+    | Recall
     | Hold
     | Release
     | Requeue
@@ -506,6 +518,7 @@ WHY_NOT: dict[str, dict[type[Command], str]] = {
         AddNodes: "nodes are those of slurm.conf",
         AddQueues: "queues are the partitions of slurm.conf",
         AddPriorityClasses: "they follow from Slurm's partitions and QOS",
+        Recall: "what Slurm was asked for stays with it",
         RemovePriorityClasses: "they follow from Slurm's partitions and QOS",
         TaintNodes: "Slurm has no taints: drain the node, or reserve it",
     },
@@ -537,6 +550,7 @@ WHY_NOT: dict[str, dict[type[Command], str]] = {
         AddNodes: "nodes are those of the cluster",
         AddQueues: "queues are made with kubectl",
         AddPriorityClasses: "WorkloadPriorityClasses are made with kubectl",
+        Recall: "what Kueue was asked for stays with it",
         RemovePriorityClasses: "WorkloadPriorityClasses are removed with kubectl",
     },
 }

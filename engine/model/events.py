@@ -121,6 +121,13 @@ class Cancelled(Event, frozen=True, array_like=True, gc=False, tag=12):
     row: int
 
 
+class Recalled(Event, frozen=True, array_like=True, gc=False, tag=108):
+    """What was just cancelled here, before it had begun, is of another cell from now on."""
+
+    row: int
+    to: str
+
+
 class Held(Event, frozen=True, array_like=True, gc=False, tag=13):
     row: int
 
@@ -771,6 +778,7 @@ AnyEvent = (
     | Finished
     | Failed
     | Cancelled
+    | Recalled
     | Held
     | Released
     | Evicted

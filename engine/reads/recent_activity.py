@@ -153,6 +153,7 @@ _TABLE: dict[type[Any], Callable[[State, Any], Words]] = {
     ev.Started: _of_workload("running"),
     ev.Finished: _of_workload("finished"),
     ev.Cancelled: _of_workload("cancelled"),
+    ev.Recalled: lambda state, e: ("recalled", state.workloads.ids[e.row], f"its fleet moved it to {e.to}"),
     ev.Held: _of_workload("held"),
     ev.Released: _of_workload("released"),
     ev.Suspended: _of_workload("suspended"),

@@ -594,6 +594,10 @@ class State(Table):
     def _cancelled(self, event: ev.Cancelled) -> None:
         self.end(event.row, WorkloadState.CANCELLED, wl.CANCELLED)
 
+    def _recalled(self, event: ev.Recalled) -> None:
+        w = self.workloads
+        w.tags[event.row] = w.tag_sets.add(wl.tags_text(w.tags_of(w.tags[event.row]) | {wl.MOVED_TAG: event.to}))
+
     def end(self, row: int, state: WorkloadState, what: int, detail: int = 0) -> None:
         w = self.workloads
         if self.is_bound(row):
@@ -789,6 +793,7 @@ _APPLY: dict[type[Any], Callable[[State, Any], None]] = {
     ev.Finished: State._finished,
     ev.Failed: State._failed,
     ev.Cancelled: State._cancelled,
+    ev.Recalled: State._recalled,
     ev.Held: State._held,
     ev.Released: State._released,
     ev.Evicted: State._evicted,

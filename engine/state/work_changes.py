@@ -50,7 +50,7 @@ def submitted(state: State, event: ev.SubmittedMany) -> None:
         "priority": priorities,
         "tenant": tenants,
         "team": _named(w.teams, [spec.team for spec in specs]),
-        "tags": _named(w.tag_sets, [wl.tags_text(spec) if spec.tags else wl.NO_TAGS for spec in specs]),
+        "tags": _named(w.tag_sets, [wl.tags_text(spec.tags) if spec.tags else wl.NO_TAGS for spec in specs]),
         "checkpoint": [spec.checkpoint_interval_ms for spec in specs],
         "checkpoint_cost": [spec.checkpoint_cost_ms for spec in specs],
         "simulated": [spec.simulated_runtime_ms for spec in specs],

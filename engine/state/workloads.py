@@ -6,7 +6,7 @@ Rows are given in order of submission and never reused, so a row is also a workl
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -109,9 +109,13 @@ def class_key(spec: WorkloadSpec, company: Company, limited: str = "") -> ClassK
     return ClassKey(spec.groups, spec.estimate_ms, spec.reservation, limited, bonds)
 
 
-def tags_text(spec: WorkloadSpec) -> str:
-    """Its tags as they are interned: JSON, keys in order."""
-    return msgspec.json.encode(spec.tags, order="sorted").decode() if spec.tags else NO_TAGS
+MOVED_TAG = "moved-to"
+"""Tag of work that a fleet took back before it had begun: the cell where it went."""
+
+
+def tags_text(tags: Mapping[str, str]) -> str:
+    """Tags as they are interned: JSON, keys in order."""
+    return msgspec.json.encode(tags, order="sorted").decode() if tags else NO_TAGS
 
 
 class WorkloadClass:
@@ -383,7 +387,7 @@ class Workloads(Table):
         self.priority.append(self.priority_of[spec.priority_class])
         self.tenant.append(self.tenants.add(spec.tenant))
         self.team.append(self.teams.add(spec.team))
-        self.tags.append(self.tag_sets.add(tags_text(spec)))
+        self.tags.append(self.tag_sets.add(tags_text(spec.tags)))
         self.checkpoint.append(spec.checkpoint_interval_ms)
         self.checkpoint_cost.append(spec.checkpoint_cost_ms)
         self.simulated.append(spec.simulated_runtime_ms)

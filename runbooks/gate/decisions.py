@@ -19,7 +19,16 @@ import msgspec
 from sqlalchemy import Connection, insert, select
 
 from engine.admission.fleet_routing import BY_TAG
-from engine.model.commands import AddNodes, AddPools, AddPriorityClasses, AddQueues, AnyCommand, Define, Submit
+from engine.model.commands import (
+    AddNodes,
+    AddPools,
+    AddPriorityClasses,
+    AddQueues,
+    AnyCommand,
+    Define,
+    Recall,
+    Submit,
+)
 from engine.model.errors import MusterError, RefusedError, SpecError
 from engine.model.quantities import utc
 from runbooks.audit.log import Audit, kept
@@ -355,7 +364,7 @@ def check_commands(engine: Engine, actor: Actor, command: Submit) -> None:
             raise SpecError(where, "is missing: this cell runs commands", "Write it like run: [python3, train.py]")
 
 
-ADMITTED = (Submit, Define, AddPools, AddNodes, AddQueues, AddPriorityClasses)
+ADMITTED = (Submit, Recall, Define, AddPools, AddNodes, AddQueues, AddPriorityClasses)
 MAX_NAMES = 50
 """Of each kind of thing that is added, in the record."""
 
@@ -376,6 +385,8 @@ def admit(engine: Engine, gate: Gate, actor: Actor, command: AnyCommand) -> Rece
         gate.refuse_unless(actor, "submit", touched_by(command, outside=not engine.decides))
         check_commands(engine, actor, command)
         return engine.command(owned(actor, command))
+    if isinstance(command, Recall):
+        return _recalled(engine, gate, actor, command)
     gate.refuse_unless(actor, "configure")
 
     def beside(connection: Connection) -> None:
@@ -390,6 +401,23 @@ def owned(actor: Actor, command: Submit) -> Submit:
     known = actor.kind == "human" and (actor.account != TCP or actor.signed)
     by_fleet = any(BY_TAG in spec.tags for spec in command.workloads)
     return msgspec.structs.replace(command, owner=actor.subject if known and not by_fleet else "")
+
+
+def _recalled(engine: Engine, gate: Gate, actor: Actor, command: Recall) -> Receipt:
+    """Whoever may submit there may take back, as the fleet of that work, what has not begun. It is on record."""
+    w, queues = engine.state.workloads, engine.state.queues
+    rows = [w.row_of[name] for name in command.ids if name in w.row_of]
+    scope = Scope(
+        queues=tuple({queues.specs[w.queue[row]].name for row in rows}),
+        tenants=tuple({w.tenants.names[w.tenant[row]] for row in rows}),
+    )
+    gate.refuse_unless(actor, "submit", scope)
+    data = {"ids": list(command.ids), "fleet": command.fleet, "to": command.to}
+
+    def beside(connection: Connection) -> None:
+        gate.audit.append(connection, "work.recalled", actor, data=data)
+
+    return engine.command(command, beside=beside)
 
 
 def touched_by(command: Submit, *, outside: bool = False) -> Scope:

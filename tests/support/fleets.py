@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from console.client.sockets import bind_unix
+from console.client.sockets import Tls, bind_unix
+from console.fleet.callers import Ask
 from console.fleet.coordinator import Fleet
 from console.fleet.journal import FleetJournal
 from console.fleet.queries import FleetPaths, fleet_paths
@@ -39,8 +41,12 @@ class Served:
 
 
 @contextmanager
-def served_fleet(folder: Path, **changes: object) -> Iterator[Served]:
-    """With the cells `a` and `b`; its files are where `fleet` of the settings names `folder`."""
+def served_fleet(
+    folder: Path, *, secured: socket.socket | None = None, tls: Tls | None = None, ask: Ask | None = None,
+    **changes: object,
+) -> Iterator[Served]:  # fmt: skip
+    """With the cells `a` and `b`; its files are where `fleet` of the settings names `folder`. `secured`: it serves
+    there too, with `tls`, whom `ask` knows."""
     paths = fleet_paths(ConsoleSettings(fleet=str(folder)))
     cells = {name: ScriptedCell(name) for name in ("a", "b")}
     links = tuple(CellLink(name=name, connect=name, residency=(f"in-{name}",)) for name in cells)
@@ -53,7 +59,10 @@ def served_fleet(folder: Path, **changes: object) -> Iterator[Served]:
     bound = bind_unix(paths.socket)
     ready, aio, stop = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
     thread = threading.Thread(
-        target=lambda: aio.run_until_complete(run_server(fleet, router, bound, ready.set, stop)), name="test-fleet"
+        target=lambda: aio.run_until_complete(
+            run_server(fleet, router, bound, ready.set, stop, secured=secured, tls=tls, ask=ask)
+        ),
+        name="test-fleet",
     )
     router.start()
     thread.start()

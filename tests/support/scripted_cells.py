@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from types import SimpleNamespace
 from typing import Any, Literal, NoReturn
-
-import msgspec
 
 from console.client.protocol import Health
 from engine.admission.fleet_routing import FLEET_TAG
 from engine.external.mirror_report import NOT_MIRRORED, MirrorReport
-from engine.model.commands import Receipt, Submit
+from engine.model.commands import Recall, Receipt, Submit
 from engine.model.errors import NotFoundError, NotSentError, RefusedError, SpecError, UnreachableError
 from engine.model.external_cells import IntentsReport, IntentView
 from engine.model.list_queries import Page, Query
@@ -47,6 +46,11 @@ class ScriptedCell:
         self.way: Way = "well"
         self.there: dict[str, WorkloadSpec] = {}
         self.states: dict[str, str] = {}
+        self.starts: Literal["running", "queued"] = "running"
+        """What becomes of work that is taken."""
+        self.moved_to: dict[str, str] = {}
+        """What was taken back -> for which cell."""
+        self.promised: dict[str, int] = {}
         self.others: dict[str, dict[str, int]] = {}
         """Tenant -> what it holds of work that is not the fleet's."""
         self.delay_ms: int | None = 0
@@ -133,7 +137,9 @@ class ScriptedCell:
             serial=1,
         )
 
-    def command(self, command: Submit) -> Receipt:
+    def command(self, command: Submit | Recall) -> Receipt:
+        if isinstance(command, Recall):
+            return self._recall(command)
         (spec,) = command.workloads
         if self.way == "lost on the way":
             self.under_way.append(spec)
@@ -152,12 +158,27 @@ class ScriptedCell:
             raise FleetDied
         return Receipt(version=len(self.there), at_ms=1, changed=(spec.id,))
 
+    def _recall(self, command: Recall) -> Receipt:
+        (name,) = command.ids
+        if self.way in ("nobody there", "lost on the way"):
+            self._answer()
+        if (self.states[name], self.moved_to.get(name)) != ("cancelled", command.to):
+            if self.states[name] != "queued":
+                raise RefusedError(f"cannot recall: '{name}' is {self.states[name]}")
+            self.states[name], self.moved_to[name] = "cancelled", command.to
+        if self.way == "lost on the way back":
+            self._gone()
+        if self.way == "the fleet dies":
+            self.way = "well"
+            raise FleetDied
+        return Receipt(version=len(self.there), at_ms=1, changed=(name,))
+
     def workload(self, workload_id: str) -> Any:
         self._answer()
         if workload_id not in self.there or not self.shows:
             raise NotFoundError(f"there is no '{workload_id}'")
-        found = self.there[workload_id]
-        return found if self.keeps_tags else msgspec.structs.replace(found, tags={})
+        tags = self.there[workload_id].tags if self.keeps_tags else {}
+        return SimpleNamespace(tags=tags, promised_start_ms=self.promised.get(workload_id))
 
     def query(self, query: Query) -> Page:
         self._answer()
@@ -170,7 +191,7 @@ class ScriptedCell:
     def _take(self, spec: WorkloadSpec) -> None:
         assert spec.tags[FLEET_TAG]
         self.there[spec.id] = spec
-        self.states[spec.id] = "running"
+        self.states[spec.id] = self.starts
 
     def _answer(self) -> None:
         if self.way == "nobody there":

@@ -275,9 +275,9 @@ class FleetPane(DetailPane[FleetPage]):
             return FleetPage(error=error)
 
     def _fleet(self, flags: Mapping[str, Any]) -> FleetClient:
-        from console.fleet.queries import FleetClient, fleet_paths
+        from console.fleet.queries import fleet_client
 
-        return FleetClient(fleet_paths(load(flags)).socket, read_only=True, patience_s=PATIENCE_S)
+        return fleet_client(load(flags), read_only=True, patience_s=PATIENCE_S)
 
     def columns(self, detail: FleetPage, width: int) -> tuple[list[Section], list[Section]]:
         if detail.error is not None:
