@@ -404,14 +404,15 @@ def owned(actor: Actor, command: Submit) -> Submit:
 
 
 def _recalled(engine: Engine, gate: Gate, actor: Actor, command: Recall) -> Receipt:
-    """Whoever may submit there may take back, as the fleet of that work, what has not begun. It is on record."""
+    """A fleet takes back what it sent and what has not begun: as an operator there, for that ends work of others. It is
+    on record."""
     w, queues = engine.state.workloads, engine.state.queues
     rows = [w.row_of[name] for name in command.ids if name in w.row_of]
     scope = Scope(
         queues=tuple({queues.specs[w.queue[row]].name for row in rows}),
         tenants=tuple({w.tenants.names[w.tenant[row]] for row in rows}),
     )
-    gate.refuse_unless(actor, "submit", scope)
+    gate.refuse_unless(actor, "configure", scope)
     data = {"ids": list(command.ids), "fleet": command.fleet, "to": command.to}
 
     def beside(connection: Connection) -> None:

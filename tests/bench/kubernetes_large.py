@@ -44,8 +44,8 @@ from tests.support.scripted_kubernetes import Answer, Query, ScriptedKubernetes,
 
 BY_NAME = {kind.resource: kind for kind in KINDS}
 MIRRORED = ("nodes", "pods", "workloads", "clusterqueues", "localqueues", "resourceflavors")
-RUNS = 3
-"""Of a real API server."""
+RUNS = 5
+"""Of a real API server, whose own work beside the lists differs from run to run."""
 GANG = 8
 """Pods of a workload."""
 FIELDS = [{"manager": "kubelet", "operation": "Update", "fieldsV1": {f"f:field-{n}": {".": {}} for n in range(60)}}]

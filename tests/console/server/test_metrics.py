@@ -73,7 +73,9 @@ def test_what_is_read_is_what_is_declared(loop: EngineLoop) -> None:
     assert read["muster_info"].samples[0].labels["cell"] == hostile
     assert [sample.value for sample in read["muster_engine_ok"].samples] == [1.0]
     # What a cell without lease, mirror, anchors and history has none of.
-    absent = "muster_(lease|mirror|model|audit_.*timestamp|waiting|gpus|nodes_down|workloads_(waiting|running))"
+    absent = (
+        "muster_(lease|last_take|mirror|model|audit_.*timestamp|waiting|gpus|nodes_down|workloads_(waiting|running))"
+    )
     assert [name for name in NAMES - read.keys() if not re.match(absent, name)] == []
     promtool("check", "metrics", stdin=text)
 
@@ -90,7 +92,10 @@ def test_each_metric_is_read_where_the_cell_has_a_use_for_it(loop: EngineLoop) -
     gate = GateReading(1, 2, 3, OutboxStanding(waiting=4, failed=5, oldest_ms=70_000))
     readings = Readings(loop, loop.engine, BackPressure(), client, mirror, measured, gate, 10.0, 100.0)
     read = {metric.name: metric.read(readings) for metric in METRICS if metric.read is not None}
-    assert [name for name, value in read.items() if value is None] == ["muster_lease_held"]
+    assert [name for name, value in read.items() if value is None] == [
+        "muster_lease_held",
+        "muster_last_takeover_seconds",
+    ]
     expected = {
         "muster_mirror_ok": 0, "muster_mirror_age_seconds": 60, "muster_model_decisions_total": 9,
         "muster_model_disagreements_total": {("kept",): 2, ("started",): 1}, "muster_gpus": 8, "muster_gpus_used": 0.5,
