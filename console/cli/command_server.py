@@ -200,7 +200,6 @@ def _open_standard(request: CommandRequest) -> None:
         by_line = number == 2 or os.isatty(number)
         texts.append(io.TextIOWrapper(raw, encoding, errors, line_buffering=by_line, write_through=at_once == "1"))
     sys.stdin, sys.stdout, sys.stderr = texts
-    sys.__stdin__, sys.__stdout__, sys.__stderr__ = texts  # type: ignore[misc]
 
 
 # -- the command ------------------------------------------------------------------------------------------------------

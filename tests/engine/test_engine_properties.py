@@ -75,7 +75,7 @@ def play_elsewhere(hash_seed: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", program, *folders],
         capture_output=True,
-        env=os.environ | {"PYTHONHASHSEED": hash_seed, "TESTS_THOROUGH": "1"},
+        env=os.environ | {"PYTHONHASHSEED": hash_seed, "TESTS_THOROUGH": "all"},
         timeout=PATIENCE_S,
         check=False,
     )

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from console.cli.main import run
-from console.fleet import server
+from console.fleet import callers
 from console.fleet.queries import FleetClient
 from engine.admission.fleet_routing import BY_TAG
 from engine.executors import gang_tasks
@@ -50,7 +50,7 @@ def fleet(served: Served) -> Iterator[FleetClient]:
 
 
 def come_as(account: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_account", lambda request: account)
+    monkeypatch.setattr(callers, "at_socket", lambda _, known=callers.at_socket: known(account))
 
 
 def engine_of_commands() -> Any:

@@ -623,7 +623,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a key of a request is its account's, whoever signs",
         "console/server/request_handler",
-        'return f"{actor.account} {actor.subject}"',
+        'return f"{actor.account} {actor.subject}{part}"',
         "return actor.account",
         KEYS,
     ),

@@ -18,6 +18,7 @@ import pytest
 
 from console.cli.command_server import _are_unchanged, _loaded_files
 from console.forms.runtime_folder import COMMANDS
+from tests.support.served import socket_folder
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="command servers are for Linux")
 
@@ -191,12 +192,13 @@ def test_a_folder_that_others_could_have_put_a_socket_into_is_left_alone(place: 
         folder.chmod(0o700)
 
 
-def test_where_no_engine_listens_a_command_runs_itself(place: dict[str, str], tmp_path: Path) -> None:
-    assert asked(place | {"XDG_RUNTIME_DIR": str(tmp_path)}, "overview").returncode == RUN_HERE
-    folder = tmp_path / "muster"
-    folder.mkdir(mode=0o700)
-    (folder / f"{COMMANDS}old.sock").touch()
-    assert asked(place | {"XDG_RUNTIME_DIR": str(tmp_path)}, "overview").returncode == RUN_HERE
+def test_where_no_engine_listens_a_command_runs_itself(place: dict[str, str]) -> None:
+    with socket_folder() as runtime:
+        assert asked(place | {"XDG_RUNTIME_DIR": str(runtime)}, "overview").returncode == RUN_HERE
+        folder = runtime / "muster"
+        folder.mkdir(mode=0o700)
+        (folder / f"{COMMANDS}old.sock").touch()
+        assert asked(place | {"XDG_RUNTIME_DIR": str(runtime)}, "overview").returncode == RUN_HERE
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

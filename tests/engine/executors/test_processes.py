@@ -333,7 +333,7 @@ def holders(here: Desk, name: str, attempt: int = 1, task: str = "main.0") -> li
     """Processes of one of its tasks."""
     try:
         file = json.loads((task_folder(here, name, attempt, task) / "task.json").read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, json.JSONDecodeError):  # it is being written
         return []
     return holders_of(file["env"]["MUSTER_TASK_MARK"])
 

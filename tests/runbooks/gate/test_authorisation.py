@@ -58,8 +58,8 @@ AUDIT_TABLES = ("audit_log", "audit_record", "audit_private", "audit_checkpoint"
 OF_EARLIER_VERSIONS = {"audit_segment"}
 """Not made any more; that a record must tell of its rows is shown in test_audit.py."""
 OUTSIDE = {
-    "draft", "draft_pseudonym_key", "model_spend", "access_token", "login_used", "idempotency", "fleet_about",
-    "fleet_closed", "fleet_event", "fleet_submission",
+    "draft", "draft_pseudonym_key", "model_spend", "access_token", "token_group", "login_used", "idempotency",
+    "fleet_about", "fleet_closed", "fleet_event", "fleet_submission",
 }  # fmt: skip
 """Tables of which no record tells: nothing is authorised by them."""
 NOT_FOUND = {
