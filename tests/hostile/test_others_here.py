@@ -17,6 +17,7 @@ import pytest
 
 from console.cli.main import run
 from console.fleet import callers
+from console.fleet.callers import at_socket
 from console.fleet.queries import FleetClient
 from engine.admission.fleet_routing import BY_TAG
 from engine.executors import gang_tasks
@@ -50,7 +51,7 @@ def fleet(served: Served) -> Iterator[FleetClient]:
 
 
 def come_as(account: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(callers, "at_socket", lambda _, known=callers.at_socket: known(account))
+    monkeypatch.setattr(callers, "at_socket", lambda _: at_socket(account))
 
 
 def engine_of_commands() -> Any:
